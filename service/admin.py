@@ -75,7 +75,7 @@ WITHOUT_DATABASE = ("migrate", "migrate-back", "restore", "agent-file", "openapi
 
 
 class ReleaseRefused(Exception):
-    """Of an agent's file; the message says why."""
+    """The refusal of an agent's file; the message gives the reason."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -257,10 +257,10 @@ def _one_time_link(settings: Settings, options: argparse.Namespace) -> str:
 def _enrolment_token(settings: Settings, options: argparse.Namespace) -> str:
     database = open_database(settings)
     with database.transaction() as session:
-        made = tokens.create(session, settings, EnrolmentTokenCreate(device_class=options.device_class))
-        options.subject = made.row.id
+        created = tokens.create(session, settings, EnrolmentTokenCreate(device_class=options.device_class))
+        options.subject = created.row.id
     database.close()
-    return made.secret
+    return created.secret
 
 
 def _new_signing_key(settings: Settings, _: argparse.Namespace) -> str:
@@ -282,11 +282,10 @@ def _key_request(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def _accept_keys(settings: Settings, options: argparse.Namespace) -> str:
-    taken = key_list.accept(settings, options.file, now=time.time())
-    ids = ", ".join(key.key_id for key in taken.keys.keys)
-    return (
-        f"list {taken.keys.number} of root {key_list.key_id_of(taken.root)}: {ids}; devices hear of it when they renew"
-    )
+    accepted = key_list.accept(settings, options.file, now=time.time())
+    ids = ", ".join(key.key_id for key in accepted.keys.keys)
+    root = key_list.key_id_of(accepted.root)
+    return f"list {accepted.keys.number} of root {root}: {ids}; devices hear of it when they renew"
 
 
 def _rotate_key(settings: Settings, _: argparse.Namespace) -> str:
@@ -307,30 +306,30 @@ def _caches(settings: Settings, _: argparse.Namespace) -> str:
 def _collect_garbage(settings: Settings, options: argparse.Namespace) -> str:
     database = open_database(settings)
     storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)
-    found = Collection(database, storage, settings.gc_grace_s, dry_run=options.dry_run).run()
+    garbage = Collection(database, storage, settings.gc_grace_s, dry_run=options.dry_run).run()
     database.close()
-    for digest, size_bytes in found.removed:
+    for digest, size_bytes in garbage.removed:
         print(f"{digest}  {size_bytes:,} bytes")
-    for name in found.unfinished:
+    for name in garbage.unfinished:
         print(f"{name}  unfinished")
     verb = "would be removed" if options.dry_run else "removed"
     return (
-        f"{found.files:,} stored files; {len(found.removed):,} {verb}, {found.removed_bytes:,} bytes; "
-        f"{len(found.unfinished):,} unfinished"
+        f"{garbage.files:,} stored files; {len(garbage.removed):,} {verb}, {garbage.removed_bytes:,} bytes; "
+        f"{len(garbage.unfinished):,} unfinished"
     )
 
 
 def _retain(settings: Settings, options: argparse.Namespace) -> str:
     database = open_database(settings)
     database.holder = Holder(open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url))
-    found = Retention(database, settings, dry_run=options.dry_run).run()
+    removals = Retention(database, settings, dry_run=options.dry_run).run()
     database.close()
-    for one in found:
-        size = f"  {one.size_bytes:,} bytes" if one.size_bytes else ""
-        print(f"{one.organisation_id}  {one.what}  {one.subject}{size}")
+    for removal in removals:
+        size = f"  {removal.size_bytes:,} bytes" if removal.size_bytes else ""
+        print(f"{removal.organisation_id}  {removal.what}  {removal.subject}{size}")
     verb = "would be taken" if options.dry_run else "taken"
-    total_bytes = sum(one.size_bytes for one in found)
-    return f"{len(found):,} things {verb}, files of {total_bytes:,} bytes; `gc` removes those that nobody else holds"
+    total_bytes = sum(removal.size_bytes for removal in removals)
+    return f"{len(removals):,} things {verb}, files of {total_bytes:,} bytes; `gc` removes those that nobody else holds"
 
 
 def _say(message: str) -> None:
@@ -353,7 +352,7 @@ def _agent_release(settings: Settings, options: argparse.Namespace) -> str:
     if options.own == (options.file is not None):
         raise ReleaseRefused("agent-release: name a FILE, or say --own")
     try:
-        asked = ReleaseCreate(share=options.share, count=options.count, where=options.to, rollback=options.rollback)
+        request = ReleaseCreate(share=options.share, count=options.count, where=options.to, rollback=options.rollback)
         data = agent_file() if options.own else options.file.read_bytes()
     except OSError as error:
         raise ReleaseRefused(f"agent-release: {options.file}: {error.strerror}; agent-file writes one") from None
@@ -363,9 +362,9 @@ def _agent_release(settings: Settings, options: argparse.Namespace) -> str:
     storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)
     database.holder = Holder(storage)
     try:
-        found, stored = take_in(storage, data)
+        contents, stored = take_in(storage, data)
         with database.transaction() as session:
-            release = publish(session, found, stored, asked)
+            release = publish(session, contents, stored, request)
             options.subject = release.id
             to = "all" if release.most_devices is None else f"at most {release.most_devices}"
             return f"{release.id}: agent {release.version}, {release.digest}, to {to}; devices ask within a minute"

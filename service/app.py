@@ -185,8 +185,8 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
 
 def addresses(app: FastAPI) -> list[str]:
     """`METHOD /path` of every route that the application serves; HEAD goes with GET."""
-    found = iter_route_contexts(app.routes)
-    return [f"{method} {route.path}" for route in found for method in route.methods or () if method != "HEAD"]
+    routes = iter_route_contexts(app.routes)
+    return [f"{method} {route.path}" for route in routes for method in route.methods or () if method != "HEAD"]
 
 
 def served() -> FastAPI:
@@ -200,7 +200,9 @@ def served() -> FastAPI:
 
 
 def _collect_seldom() -> None:
-    """What a process has at its start stays: looking through it for garbage again and again costs requests dearly."""
+    """Freezes the objects of the start and collects garbage seldom: looking through them again and again costs requests
+    dearly.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)

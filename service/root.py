@@ -63,10 +63,10 @@ def load(path: Path) -> Signer:
 def sign(request: KeyRequest, root: Signer, *, days: int, revoke: Sequence[str], now: float) -> bytes:
     """The signed list, as the farm takes it (`service.admin accept-keys`). Raises: RootError."""
     revoked = tuple(sorted({*request.revoked, *revoke}))
-    asked = [key for key in request.keys if key.key_id not in revoked]
-    if not asked:
+    remaining = [key for key in request.keys if key.key_id not in revoked]
+    if not remaining:
         raise RootError("no key would be left; prepare another first: `service.admin prepare-key`")
-    keys = tuple(ListedKey(key.key_id, key.public_key, now - EARLY_S, now + days * DAY_S) for key in asked)
+    keys = tuple(ListedKey(key.key_id, key.public_key, now - EARLY_S, now + days * DAY_S) for key in remaining)
     listed = KeyList(request.number + 1, now, keys, revoked)
     return dumps(KeyListFile(root.public_key, root.sign(KEY_LIST_TYPE, dumps(listed))))
 
@@ -87,8 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m service.root", description="A PockFarm farm's root key, offline.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, run, text in (
-        ("create", lambda o: _told(create(o.file)), "make a root key"),
-        ("show", lambda o: _told(load(o.file)), "print its id and public key"),
+        ("create", lambda o: _root_summary(create(o.file)), "make a root key"),
+        ("show", lambda o: _root_summary(load(o.file)), "print its id and public key"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("file", type=Path)
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _told(root: Signer) -> str:
+def _root_summary(root: Signer) -> str:
     return f"{root.key_id} {root.public_key}"
 
 
@@ -114,9 +114,9 @@ def _sign(options: argparse.Namespace) -> str:
         raise RootError(f"{options.request}: {error.strerror}") from None
     if not 1 <= options.days <= 36_500:
         raise RootError(f"--days {options.days}: expected 1 to 36500")
-    made = sign(request, load(options.root), days=options.days, revoke=options.revoke, now=time.time())
+    signed = sign(request, load(options.root), days=options.days, revoke=options.revoke, now=time.time())
     try:
-        replace_file(options.to, made)
+        replace_file(options.to, signed)
     except OSError as error:
         raise RootError(f"{options.to}: {error.strerror}; what was there stays, and no list was written") from None
     return f"{options.to}: list {request.number + 1}"

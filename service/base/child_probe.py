@@ -44,7 +44,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What lies around a child: its parent, its folder, and outside of that a file, a Unix socket and a TCP port."""
+    """The surroundings of a child: its parent, its folder, and outside of that a file, a Unix socket and a TCP port."""
 
     parent: int
     folder: str
@@ -55,7 +55,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that a child tried."""
+    """An action that a child tried."""
 
     what: str
     refused_by: str

@@ -21,9 +21,9 @@ def _of_checkout() -> str:
     if not (ROOT / ".git").exists():
         return ""
     try:
-        asked = subprocess.run(
+        git = subprocess.run(
             ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return asked.stdout.strip()
+    return git.stdout.strip()

@@ -14,9 +14,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 COMPRESSED = ("/dashboard", "/docs", "/openapi.json")
 """Beginnings of addresses."""
 LEAST_BYTES = 1000
-"""What is shorter fits into one packet anyway."""
+"""Size from which answers are compressed; a shorter one fits into one packet anyway."""
 LEVEL = 5
-"""Of gzip's nine: 3% longer than the highest for a page of tables, in a third of its time."""
+"""Level of gzip, out of nine: 3% longer than the highest for a page of tables, in a third of its time."""
 
 
 class CompressPages:
@@ -27,6 +27,6 @@ class CompressPages:
         self._compressed = GZipMiddleware(app, minimum_size=LEAST_BYTES, compresslevel=LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handles one request."""
         is_page = scope["type"] == "http" and scope["method"] == "GET" and scope["path"].startswith(COMPRESSED)
         await (self._compressed if is_page else self._plain)(scope, receive, send)

@@ -1,4 +1,5 @@
-"""What a child process gives up before it reads anything of a user's: memory, time, files, network, powers, calls.
+"""The confinement of a child process, before it reads anything of a user's: memory, time, files, network, powers,
+calls.
 
 It dies with its parent. `RLIMIT_AS` must stay above 1.5 GiB (TVM), `RLIMIT_NPROC` does nothing for root. No network: a
 network namespace of its own, where the kernel allows it (with privileges, or with unprivileged user namespaces).
@@ -34,7 +35,7 @@ class ChildLimits:
 
 @dataclass(frozen=True, slots=True)
 class Confined:
-    """What of the confinement the machine could give."""
+    """The parts of the confinement that the machine could provide."""
 
     no_network: bool
     landlock: int
@@ -62,8 +63,8 @@ def confine(limits: ChildLimits, files: Files, *, parent: int) -> Confined:
 
 def _limit(kind: int, soft: int, hard: int | None = None) -> None:
     _, highest = resource.getrlimit(kind)
-    wanted = soft if hard is None else hard
-    ceiling = wanted if highest == resource.RLIM_INFINITY else min(wanted, highest)
+    limit = soft if hard is None else hard
+    ceiling = limit if highest == resource.RLIM_INFINITY else min(limit, highest)
     resource.setrlimit(kind, (min(soft, ceiling), ceiling))
 
 

@@ -36,8 +36,8 @@ def digest_of(data: bytes) -> str:
 
 def clean_text(text: str, limit: int = 200) -> str:
     """`text` without control characters (PostgreSQL refuses NUL) and lone surrogates, cut to `limit` characters."""
-    kept = "".join(character if character.isprintable() or character == "\n" else " " for character in text)
-    return kept.encode("utf-8", "replace").decode()[:limit]
+    printable = "".join(character if character.isprintable() or character == "\n" else " " for character in text)
+    return printable.encode("utf-8", "replace").decode()[:limit]
 
 
 def clean_name(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 FIRST_S = 60.0
 """After its process has started, at most."""
 SLICE_S = 0.2
-"""Of a sweep: its other steps are waited for."""
+"""Longest slice of a sweep: its other steps wait for it."""
 
 
 class Pass(Protocol):

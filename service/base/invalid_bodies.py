@@ -1,4 +1,4 @@
-"""What is said of a request that has not the shape of its address: pydantic's findings in words for people."""
+"""Explanations for requests that do not have the shape of their address: pydantic's findings in words for people."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LONGEST = 100
 """Characters of a field's name that are looked up."""
 
 
-def said(item: Mapping[str, Any]) -> str:
-    """What is wrong with one field."""
+def explanation(item: Mapping[str, Any]) -> str:
+    """Explains what is wrong with one field."""
     kind, given = item["type"], item.get("input")
     if kind == "extra_forbidden":
         return "there is no such field"
@@ -48,14 +48,14 @@ def next_step(request: Request, item: Mapping[str, Any]) -> str:
     if kind == "string_pattern_mismatch" and "device:" in str(item.get("ctx", {}).get("pattern")):
         return "names of data sets choose nothing: GET /datasets lists names and digests"
     if kind in ("literal_error", "enum"):
-        known = re.findall(r"'([^']{1,60})'", str(item.get("ctx", {}).get("expected", "")))
-        near = difflib.get_close_matches(str(item.get("input"))[:LONGEST], known, n=1)
+        choices = re.findall(r"'([^']{1,60})'", str(item.get("ctx", {}).get("expected", "")))
+        near = difflib.get_close_matches(str(item.get("input"))[:LONGEST], choices, n=1)
         return f"did you mean {near[0]!r}?" if near else OPENAPI_HINT
     if kind != "extra_forbidden" or len(place) != 2 or place[0] != "body":
         return OPENAPI_HINT
-    known = _fields(request)
-    near = difflib.get_close_matches(str(place[1])[:LONGEST], known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}" if known else OPENAPI_HINT
+    choices = _fields(request)
+    near = difflib.get_close_matches(str(place[1])[:LONGEST], choices, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(choices)}" if choices else OPENAPI_HINT
 
 
 def _fields(request: Request) -> list[str]:

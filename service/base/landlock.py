@@ -44,7 +44,7 @@ SYSTEM = (
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What a child may open, each with all below it; places that are not there are passed over."""
+    """Places that a child may open, each with all below it; places that are not there are passed over."""
 
     read: tuple[Path, ...]
     """To read and to run."""
@@ -72,12 +72,12 @@ def restrict(files: Files) -> int:
     Raises: OSError.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    found = version()
-    if not found:
+    abi = version()
+    if not abi:
         return 0
-    rights = (1 << KNOWN.get(found, 16)) - 1
-    attributes = struct.pack("QQQ", rights, TCP if found >= 4 else 0, SCOPES if found >= 6 else 0)
-    size = 24 if found >= 6 else 16 if found >= 4 else 8
+    rights = (1 << KNOWN.get(abi, 16)) - 1
+    attributes = struct.pack("QQQ", rights, TCP if abi >= 4 else 0, SCOPES if abi >= 6 else 0)
+    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     rules = _checked("create", libc.syscall(ctypes.c_long(CREATE), attributes, ctypes.c_size_t(size), 0))
     try:
         for path in files.read:
@@ -88,21 +88,21 @@ def restrict(files: Files) -> int:
         _checked("restrict", libc.syscall(ctypes.c_long(RESTRICT), rules, 0))
     finally:
         os.close(rules)
-    return found
+    return abi
 
 
 def _allow(libc: ctypes.CDLL, rules: int, path: Path, rights: int) -> None:
     try:
-        found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:
-        if not stat.S_ISDIR(os.fstat(found).st_mode):
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE
-        rule = struct.pack("<Qi", rights, found)
+        rule = struct.pack("<Qi", rights, descriptor)
         _checked(f"allow {path}", libc.syscall(ctypes.c_long(ADD), rules, 1, rule, 0))
     finally:
-        os.close(found)
+        os.close(descriptor)
 
 
 def _checked(what: str, result: int) -> int:

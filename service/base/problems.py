@@ -36,14 +36,14 @@ from device_agents.wire import ProtocolError
 from service.base.disk import is_disk_full, is_file_error, lacks_room
 from service.base.failures import Defect, PartDown
 from service.base.identifiers import clean_text
-from service.base.invalid_bodies import OPENAPI_HINT, next_step, said
+from service.base.invalid_bodies import OPENAPI_HINT, explanation, next_step
 
 LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 SECRET_PARAMETERS = ("lease_token", "token")
 """Path parameters that give a right to who knows them."""
 MAX_CHARACTERS = 4000
-"""Of a member of a problem: they quote what was sent, whatever that was."""
+"""Longest member of a problem, in characters: members quote what was sent, whatever that was."""
 
 
 FULL_RETRY_S = 10
@@ -202,9 +202,9 @@ def problem_body(
         "code": code,
     }
     extra = {"instance": instance, "where": where, "hint": hint}
-    shown = body | {name: value for name, value in extra.items() if value}
+    members = body | {name: value for name, value in extra.items() if value}
     return {
-        name: clean_text(value, MAX_CHARACTERS) if isinstance(value, str) else value for name, value in shown.items()
+        name: clean_text(value, MAX_CHARACTERS) if isinstance(value, str) else value for name, value in members.items()
     }
 
 
@@ -269,7 +269,9 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request, allowed: str) -> list[str]:
-    """Of the address, by its description; `allowed`: what one of the endpoints that share it takes."""
+    """Returns the methods of the address, by its description; `allowed`: those that one of the endpoints that share it
+    takes.
+    """
     path = getattr(request.scope.get("route"), "path", "")
     described = request.app.openapi()["paths"].get(path, {})
     return sorted({*(method.upper() for method in described), *filter(None, allowed.split(", "))} - {"HEAD"})
@@ -277,10 +279,13 @@ def _methods(request: Request, allowed: str) -> list[str]:
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = error.errors()[:MAX_ERRORS]
+    failures = error.errors()[:MAX_ERRORS]
     errors = [
-        {"where": clean_text(".".join(str(part) for part in item["loc"])), "detail": clean_text(said(item), 1000)}
-        for item in found
+        {
+            "where": clean_text(".".join(str(part) for part in item["loc"])),
+            "detail": clean_text(explanation(item), 1000),
+        }
+        for item in failures
     ]
     body = problem_body(
         422,
@@ -289,13 +294,13 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
         detail=f"{errors[0]['where']}: {errors[0]['detail']}" if errors else "the request is not valid",
         instance=shown_path(request),
         where=errors[0]["where"] if errors else "",
-        hint=next_step(request, found[0]) if found else OPENAPI_HINT,
+        hint=next_step(request, failures[0]) if failures else OPENAPI_HINT,
     )
     return JSONResponse(body | {"errors": errors}, 422, media_type=MEDIA_TYPE)
 
 
 async def _on_protocol_error(request: Request, error: Exception) -> Response:
-    """What an agent sent does not follow the protocol. The only place that translates it."""
+    """Answers an agent whose message does not follow the protocol. The only place that translates the error."""
     assert isinstance(error, ProtocolError)
     return problem_response(
         Invalid("protocol.invalid", str(error), where=error.where, cause="device"), shown_path(request)

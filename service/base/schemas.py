@@ -47,7 +47,7 @@ def _as_name(text: str) -> str:
 
 
 NameText = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_as_name)]
-"""What people tell things apart by."""
+"""A name by which people tell things apart."""
 
 
 def _is_number(kind: Any) -> bool:
@@ -74,7 +74,7 @@ class RequestBody(BaseModel):
 
 
 class View(BaseModel):
-    """What a row looks like from outside."""
+    """A row as the API shows it."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -114,7 +114,7 @@ Confidence = Literal["fair", "rough", "unknown"]
 
 
 class EventView(BaseModel):
-    """One thing that happened to a job or run."""
+    """An event of a job or run."""
 
     id: int
     at: Timestamp

@@ -54,14 +54,14 @@ class Settings(BaseSettings):
     dataset_cpu_s: int = 120
     """Its processor time."""
     weights_limit_bytes: int = 8 * GIB
-    """What a run trained."""
+    """Largest file of trained weights."""
     checkpoint_limit_bytes: int = 16 * GIB
     """Where an unfinished run stands; a larger one is refused, and another attempt starts from an earlier step."""
     report_limit_bytes: int = 32 * MIB
     open_uploads_per_key: int = 80
     """Files that one key may be sending; a model may have 64 data files."""
     open_upload_bytes_per_key: int = 32 * GIB
-    """What they have declared, together."""
+    """Most bytes that the open uploads of one key may declare, together."""
     upload_s: float = Field(default=24 * 3600.0, gt=0)
     """An upload that gets no piece for so long is forgotten, with what has come of it."""
     gc_s: float = Field(default=3600.0, ge=0)
@@ -90,8 +90,8 @@ class Settings(BaseSettings):
     by then."""
 
     alive_file: str = ""
-    """What the API process, or the courier, touches every two seconds while it does its work
-    (`service/operations/alive.py`); empty: nothing.
+    """File that the API process, or the courier, touches every two seconds while it does its work
+    (`service/operations/alive.py`); empty: none.
     """
 
     disk_reserve_bytes: int = 256 * MIB
@@ -101,7 +101,7 @@ class Settings(BaseSettings):
     free beyond the reserve, on the disk that stored files are on; none: as much as there is."""
 
     ready_s: float = Field(default=2.0, ge=0)
-    """What `/readyz` found is kept for so long."""
+    """Time for which the findings of `/readyz` are kept."""
     metrics_s: float = Field(default=5.0, ge=0)
     """The database is asked for figures (`/metrics`) at most so often, by each process."""
     log_level: str = "info"
@@ -138,9 +138,9 @@ class Settings(BaseSettings):
     """Folder of compiled kernels and the warmed linker, shared with `pockfarm build`; empty: see
     `compiler.cache_folder`."""
     cache_bytes_per_organisation: int = Field(default=2 * GIB, ge=0)
-    """What the cache of one organisation's compiles may take on a worker's machine (`service/store/caches.py`)."""
+    """Largest cache of one organisation's compiles on a worker's machine (`service/store/caches.py`)."""
     cache_bytes: int = Field(default=16 * GIB, ge=0)
-    """What those of all may take there."""
+    """Largest sum of all organisations' caches there."""
     compile_s: float = 900.0
     """Wall-clock limit of one compile."""
     compile_memory_bytes: int = 16 * GIB
@@ -158,7 +158,7 @@ class Settings(BaseSettings):
     run_attempts: int = 3
     transfer_s: float = 900.0
     run_s: float = 1800.0
-    """Of a run that asks for no other time (`time_limit_s`)."""
+    """Time limit of a run that asks for no other (`time_limit_s`)."""
     run_most_s: float = 24 * 3600.0
     """The longest time that a run may ask for."""
     run_memory_bytes: int = 8 * GIB
@@ -175,8 +175,9 @@ class Settings(BaseSettings):
     """About how often a board that works measures the farm's own models, so that changes of its times are seen. 0:
     never."""
     commit: str = ""
-    """Of PockFarm's source, from which this farm was built; told where a device's times changed. Empty: the
-    checkout's."""
+    """Commit of PockFarm's source from which this farm was built; told where a device's times changed. Empty: the
+    checkout's.
+    """
     isolation_level: int = 0
     """Least isolation of a device that is given work (0 to 4)."""
     credential_s: float = Field(default=3600.0, le=3600.0)
@@ -185,7 +186,7 @@ class Settings(BaseSettings):
     enrolment_token_most_s: float = Field(default=30 * 86400.0, ge=0)
     """How long it may be good."""
     release_number: int = 1
-    """Of the farm's release; devices refuse assignments below the highest they have seen."""
+    """Number of the farm's release; devices refuse assignments below the highest they have seen."""
 
     sweep_s: float = 2.0
     """Pause between two sweeps; 0 turns the sweeper off."""

@@ -1,4 +1,4 @@
-"""What a child of the service may not ask of the kernel: its system calls are filtered, and it has no powers of root.
+"""The kernel's limits for a child of the service: its system calls are filtered, and it has no powers of root.
 
 A compile runs Python, TVM and linkers, which start processes and map code, so the list says what is refused: what
 reaches other processes without opening a file (sockets, limits, priorities); what Landlock leaves alone (modes, owners,

@@ -1,4 +1,4 @@
-"""What is text in a request: any characters but NUL (PostgreSQL keeps none) and lone surrogates (UTF-8 has none)."""
+"""The text in requests: any characters but NUL (PostgreSQL keeps none) and lone surrogates (UTF-8 has none)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _NUL_IN_QUERY = re.compile(rb"%00|\0")
 
 def strange_character(text: str) -> str | None:
     """The first character of `text` that is none, as `U+0000`; None if there is none."""
-    found = _STRANGE.search(text)
-    return f"U+{ord(found[0]):04X}" if found else None
+    match = _STRANGE.search(text)
+    return f"U+{ord(match[0]):04X}" if match else None
 
 
 class RefuseNul:

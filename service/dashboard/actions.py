@@ -14,7 +14,7 @@ class Action:
     label: str
     hidden: tuple[tuple[str, str], ...] = ()
     sure: str = ""
-    """What is said before it is done; the button is then behind one that opens this."""
+    """Question that is asked before it is done; the button is then behind one that opens this."""
     of: str = ""
-    """What it is about, for those who only hear the button: `Revoke: laptop`."""
+    """Subject of the action, for those who only hear the button: `Revoke: laptop`."""
     is_grave: bool = False

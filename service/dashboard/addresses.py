@@ -15,27 +15,27 @@ def page(name: str, *query: tuple[str, str]) -> str:
 
 
 def job(job_id: str) -> str:
-    """One compile job."""
+    """Address of a compile job."""
     return f"{ROOT}/jobs/{quote(job_id, safe='')}"
 
 
 def run(run_id: str) -> str:
-    """One run."""
+    """Address of a run."""
     return f"{ROOT}/runs/{quote(run_id, safe='')}"
 
 
 def device(device_id: str) -> str:
-    """One device."""
+    """Address of a device."""
     return f"{ROOT}/devices/{quote(device_id, safe='')}"
 
 
 def model(digest: str) -> str:
-    """One model."""
+    """Address of a model."""
     return f"{ROOT}/models/{quote(digest, safe=':')}"
 
 
 def plan(model_digest: str, plan_digest: str) -> str:
-    """One plan of a model, over devices."""
+    """Address of a plan of a model, over devices."""
     return f"{model(model_digest)}/plans/{quote(plan_digest, safe=':')}"
 
 
@@ -66,5 +66,5 @@ def events(kind: str, subject: str) -> str:
 
 def with_query(path: str, query: Iterable[tuple[str, str]]) -> str:
     """`path?a=1&b=2`; empty values are left out."""
-    kept = [(name, value) for name, value in query if value]
-    return f"{path}?{urlencode(kept)}" if kept else path
+    pairs = [(name, value) for name, value in query if value]
+    return f"{path}?{urlencode(pairs)}" if pairs else path

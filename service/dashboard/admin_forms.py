@@ -21,11 +21,16 @@ Find = Annotated[str, Query(max_length=200)]
 
 
 def part_page(
-    farm: Farm, part: Part, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None, status: int = 200
+    farm: Farm,
+    part: Part,
+    query: Asked = FIRST,
+    form: Form | None = None,
+    created: Made | None = None,
+    status: int = 200,
 ) -> Response:
     """Returns a page of the administration, with its form and what was just made."""
     with farm.database.read() as session:
-        return render.page("admin_part.html", status, page=part(session, asked, form, made), section="admin")
+        return render.page("admin_part.html", status, page=part(session, query, form, created), section="admin")
 
 
 def submit_form(farm: Farm, part: Part, typed: Typed, act: Callable[[], Made | str], name: str) -> Response:
@@ -38,4 +43,4 @@ def submit_form(farm: Farm, part: Part, typed: Typed, act: Callable[[], Made | s
         return part_page(farm, part, form=form, status=problem.status_code)
     if isinstance(outcome, str):
         return forms.done(path(name), outcome)
-    return part_page(farm, part, made=outcome, status=201)
+    return part_page(farm, part, created=outcome, status=201)

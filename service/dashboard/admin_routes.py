@@ -38,7 +38,7 @@ BeforeRel = Annotated[str, Query(max_length=200), OfRow("before", "rel")]
 
 @router.get("")
 def show_admin(farm: FarmDep) -> Response:
-    """What there is."""
+    """Shows the pages of the administration."""
     return render.page("admin.html", entries=entries(visitors.current(), farm), section="admin")
 
 
@@ -52,7 +52,7 @@ def show_keys(farm: FarmDep, find: Find = "", before: BeforeKey = "") -> Respons
 def make_key(typed: TypedDep, farm: FarmDep) -> Response:
     """Make one: the answer shows its secret, and nothing else ever does."""
     return submit_form(
-        farm, keys.part, typed, lambda: keys.made(key_endpoints.create_key(keys.body(typed), farm)), "keys"
+        farm, keys.part, typed, lambda: keys.creation_notice(key_endpoints.create_key(keys.body(typed), farm)), "keys"
     )
 
 
@@ -75,8 +75,8 @@ def make_enrolment_token(request: Request, typed: TypedDep, farm: FarmDep, princ
 
     def make() -> Made:
         address = farm_address(farm.settings.public_url, str(request.base_url))
-        made = device_endpoints.create_enrolment_token(enrolment.body(typed), farm, principal)
-        return enrolment.made(made, address)
+        created = device_endpoints.create_enrolment_token(enrolment.body(typed), farm, principal)
+        return enrolment.creation_notice(created, address)
 
     return submit_form(farm, enrolment.part, typed, make, "enrolment")
 
@@ -120,14 +120,15 @@ def show_organisations(farm: WholeFarmDep, find: Find = "", before: BeforeOrg = 
 def found_organisation(typed: TypedDep, farm: WholeFarmDep, principal: PrincipalDep) -> Response:
     """Found one: the answer shows its administrator's key."""
 
-    def found() -> Made:
-        one = organisation_endpoints.create_organisation(organisations.body(typed), farm, principal)
+    def create() -> Made:
+        organisation = organisation_endpoints.create_organisation(organisations.body(typed), farm, principal)
         first = KeyCreate(name="administrator", scopes=list(SCOPES))
-        return organisations.made(
-            one.name, organisation_endpoints.create_key_of_organisation(one.id, first, farm, principal)
+        return organisations.creation_notice(
+            organisation.name,
+            organisation_endpoints.create_key_of_organisation(organisation.id, first, farm, principal),
         )
 
-    return submit_form(farm, organisations.part, typed, found, "organisations")
+    return submit_form(farm, organisations.part, typed, create, "organisations")
 
 
 @router.post("/organisations/{organisation_id}/close")

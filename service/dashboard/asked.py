@@ -1,4 +1,4 @@
-"""What a page may be asked for beside its address: anything that it does not know is refused, with what there is.
+"""The query fields of pages: anything that a page does not know is refused, with what there is.
 
 A field of a query has fixed values (`Among`), or goes on from a row (`OfRow`), or holds a name that rows of the
 caller's organisation have (`Name`). Which fields a page has is told by its function, and asked by
@@ -42,14 +42,14 @@ class Checked(ABC):
 
 @dataclass(frozen=True)
 class Among(Checked):
-    """One of these, or nothing."""
+    """A value that is one of these, or nothing."""
 
     field: str
-    known: tuple[str, ...]
+    choices: tuple[str, ...]
 
     def check(self, given: str) -> str:
         """The value. Raises: Invalid."""
-        check_value(self.field, given, self.known)
+        check_value(self.field, given, self.choices)
         return given
 
 
@@ -73,19 +73,19 @@ class OfRow(Checked):
 
 
 def sorts(columns: Iterable[Column]) -> tuple[str, ...]:
-    """What a table may be sorted by."""
+    """Returns the values that a table may be sorted by."""
     return tuple(f"{sign}{column.key}" for column in columns if column.sortable for sign in ("", "-"))
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a field holds, which must be what some row has."""
+    """The value of a query field, which must be the name of some row."""
 
     field: str
     value: str
     is_there: Callable[[Session], bool]
-    known: Callable[[Session], Sequence[str]]
-    """What there is instead; empty: ids, which say nothing."""
+    alternatives: Callable[[Session], Sequence[str]]
+    """Values that there are instead; empty: ids, which say nothing."""
 
 
 def name_in(
@@ -97,22 +97,22 @@ def name_in(
     def is_there(session: Session) -> bool:
         return session.execute(there.where(column == value).limit(1)).first() is not None
 
-    def known(session: Session) -> Sequence[str]:
+    def alternatives(session: Session) -> Sequence[str]:
         listed = there.where(column.is_not(None)).distinct().order_by(column)
-        return [str(one) for one in session.scalars(listed)] if is_told else []
+        return [str(name) for name in session.scalars(listed)] if is_told else []
 
-    return Name(field, value, is_there, known)
+    return Name(field, value, is_there, alternatives)
 
 
-def check_names(session: Session, asked: Iterable[Name]) -> None:
+def check_names(session: Session, names: Iterable[Name]) -> None:
     """Raises: Invalid for a name that no row has."""
-    for one in asked:
-        if one.value and not one.is_there(session):
-            known = one.known(session)
-            there = f"there are: {fmt.some(known, MOST_TOLD)}" if known else NO_SUCH_NAME
+    for name in names:
+        if name.value and not name.is_there(session):
+            alternatives = name.alternatives(session)
+            there = f"there are: {fmt.some(alternatives, MOST_TOLD)}" if alternatives else NO_SUCH_NAME
             raise Invalid(
                 "query.value",
-                f"nothing here has the {one.field} {one.value[:LONGEST]!r}",
-                where=one.field,
-                hint=meant(one.value, known, there),
+                f"nothing here has the {name.field} {name.value[:LONGEST]!r}",
+                where=name.field,
+                hint=meant(name.value, alternatives, there),
             )

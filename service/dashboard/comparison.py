@@ -56,18 +56,18 @@ _SAME_ON_ONE_DEVICE: tuple[_SameRule, ...] = (
 
 def obstacles(runs: Sequence[RunFacts]) -> tuple[Obstacle, ...]:
     """Every reason why these runs are not comparable, by quantity; empty when all are."""
-    found = [
+    conflicts = [
         Obstacle(quantity, _difference(rule.what, [rule.value(run) for run in runs]))
         for rule in _rules(runs)
         for quantity in rule.quantities
         if len({rule.value(run) for run in runs}) > 1
     ]
-    return (*found, *(obstacle for index, run in enumerate(runs) for obstacle in _of_one(letter(index), run)))
+    return (*conflicts, *(obstacle for index, run in enumerate(runs) for obstacle in _of_one(letter(index), run)))
 
 
-def comparable(quantity: Quantity, found: Sequence[Obstacle]) -> bool:
+def comparable(quantity: Quantity, obstacles: Sequence[Obstacle]) -> bool:
     """True when nothing stands in the way of this quantity."""
-    return all(obstacle.quantity != quantity for obstacle in found)
+    return all(obstacle.quantity != quantity for obstacle in obstacles)
 
 
 def letter(index: int) -> str:
@@ -81,44 +81,44 @@ def _rules(runs: Sequence[RunFacts]) -> tuple[_SameRule, ...]:
 
 
 def _difference(what: str, values: Sequence[Hashable]) -> str:
-    shown = " / ".join(_shown(value) for value in values)
-    return f"different {what}: {shown}"
+    texts = " / ".join(_value_text(value) for value in values)
+    return f"different {what}: {texts}"
 
 
-def _shown(value: Hashable) -> str:
+def _value_text(value: Hashable) -> str:
     if isinstance(value, tuple):
         return " ".join(str(part) for part in value)
     return "none" if value is None else str(value)
 
 
 def _of_one(name: str, run: RunFacts) -> list[Obstacle]:
-    found: list[Obstacle] = []
+    obstacles: list[Obstacle] = []
     if not run.timing_means_something:
         kind = run.measurement_class or "not measured"
-        found.append(Obstacle("time", f"{name} is {kind}: its time says nothing about a board"))
+        obstacles.append(Obstacle("time", f"{name} is {kind}: its time says nothing about a board"))
     elif run.verdict != "valid":
         rule = run.report.verdict.rule if run.report and run.report.verdict else "nothing was measured"
-        found.append(Obstacle("time", f"{name} is {run.verdict or 'without a measurement'}: {rule}"))
+        obstacles.append(Obstacle("time", f"{name} is {run.verdict or 'without a measurement'}: {rule}"))
     if run.energy_mj is None:
-        found.append(Obstacle("energy", f"{name} has no energy sensor"))
+        obstacles.append(Obstacle("energy", f"{name} has no energy sensor"))
     if run.final_loss is None:
         reason = "did not train" if run.mode != "train" else "has no finite loss at the end"
-        found.append(Obstacle("loss", f"{name} {reason}"))
-    return found
+        obstacles.append(Obstacle("loss", f"{name} {reason}"))
+    return obstacles
 
 
-def time_difference(base: RunFacts, other: RunFacts, known: Known) -> separate_runs.Difference | None:
-    """`other` against `base`, or None when one of them has no median. `known`: how devices vary, by their ids."""
-    sides = [of_device(run, known) for run in (base, other)]
+def time_difference(base: RunFacts, other: RunFacts, variations: Known) -> separate_runs.Difference | None:
+    """`other` against `base`, or None when one of them has no median. `variations`: how devices vary, by their ids."""
+    sides = [of_device(run, variations) for run in (base, other)]
     return separate_runs.difference(*sides) if all(side.block_us for side in sides) else None
 
 
-def of_device(run: RunFacts, known: Known) -> separate_runs.Run:
+def of_device(run: RunFacts, variations: Known) -> separate_runs.Run:
     """The run, with what is known of its device."""
-    return separate_runs.Run(run.block_us, known.get(run.device_id or "", separate_runs.UNKNOWN))
+    return separate_runs.Run(run.block_us, variations.get(run.device_id or "", separate_runs.UNKNOWN))
 
 
-def no_rank(run: RunFacts, known: Known) -> str:
+def no_rank(run: RunFacts, variations: Known) -> str:
     """Why the run has no rank by time; empty if it has one."""
     if not run.timing_means_something:
         return f"{run.measurement_class or 'not measured'}: function only"
@@ -126,17 +126,19 @@ def no_rank(run: RunFacts, known: Known) -> str:
         return f"{run.verdict or 'without a verdict'}, not valid"
     if not run.has_interval:
         return f"{fmt.plural(len(run.block_us), 'block')}, {LEAST_BLOCKS} are needed"
-    return separate_runs.silence(of_device(run, known))
+    return separate_runs.silence(of_device(run, variations))
 
 
-def standing(run: RunFacts, known: Known) -> separate_runs.Standing | None:
-    """What the run is ranked by; None where `no_rank` says why it is not."""
-    return None if no_rank(run, known) else separate_runs.standing(of_device(run, known))
+def standing(run: RunFacts, variations: Known) -> separate_runs.Standing | None:
+    """Returns what the run is ranked by; None where `no_rank` gives the reason why it is not."""
+    return None if no_rank(run, variations) else separate_runs.standing(of_device(run, variations))
 
 
-def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """True when `one` is nowhere worse (larger) than `other` and somewhere better."""
-    return all(a <= b for a, b in zip(one, other, strict=True)) and any(a < b for a, b in zip(one, other, strict=True))
+def dominates(point: Sequence[float], other: Sequence[float]) -> bool:
+    """True when `point` is nowhere worse (larger) than `other` and somewhere better."""
+    return all(a <= b for a, b in zip(point, other, strict=True)) and any(
+        a < b for a, b in zip(point, other, strict=True)
+    )
 
 
 def dominated_flags(points: Sequence[Sequence[float]]) -> tuple[bool, ...]:

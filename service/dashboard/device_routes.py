@@ -1,4 +1,4 @@
-"""What operators do with a device from its page. Each form calls the endpoint of the API that does it."""
+"""The actions of operators on a device's page. Each form calls the endpoint of the API that does it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ router = APIRouter(
 )
 
 
-def _taken(farm: Farm, device_id: str, form_id: str, typed: Typed, act: Callable[[], str]) -> Response:
-    """What a form asks for, done; else the page with the form as it was typed."""
+def _submit(farm: Farm, device_id: str, form_id: str, typed: Typed, act: Callable[[], str]) -> Response:
+    """Does what a form asks for; on a refusal, shows the page again with the form as it was typed."""
     try:
-        said = act()
+        message = act()
     except (NotFound, Forbidden):
         raise
     except Problem as problem:
         return _refused(farm, device_id, form_id, typed, problem)
-    return forms.done(addresses.device(device_id), said)
+    return forms.done(addresses.device(device_id), message)
 
 
 def _refused(farm: Farm, device_id: str, form_id: str, typed: Typed, problem: Problem) -> Response:
@@ -50,7 +50,7 @@ def rename(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalD
         body = forms.body_of(DeviceChange, {"name": typed.text("name")})
         return f"It is called {endpoints.rename_device(device_id, body, farm, principal).name}"
 
-    return _taken(farm, device_id, "rename", typed, change)
+    return _submit(farm, device_id, "rename", typed, change)
 
 
 @router.post("/tags")
@@ -59,10 +59,10 @@ def set_tags(device_id: str, typed: TypedDep, farm: FarmDep, principal: Principa
 
     def change() -> str:
         with farm.database.read() as session:
-            wanted = tags_change(service.find(session, device_id), typed)
-        return f"{endpoints.change_tags(device_id, forms.body_of(TagsChange, wanted), farm, principal).name} is tagged"
+            change = tags_change(service.find(session, device_id), typed)
+        return f"{endpoints.change_tags(device_id, forms.body_of(TagsChange, change), farm, principal).name} is tagged"
 
-    return _taken(farm, device_id, "tags", typed, change)
+    return _submit(farm, device_id, "tags", typed, change)
 
 
 @router.post("/drain")
@@ -73,7 +73,7 @@ def drain(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDe
         body = forms.body_of(StateChange, typed.given("reason"))
         return f"{endpoints.drain_device(device_id, body, farm, principal).name} gets nothing new"
 
-    return _taken(farm, device_id, "drain", typed, begin)
+    return _submit(farm, device_id, "drain", typed, begin)
 
 
 @router.post("/quarantine")
@@ -84,7 +84,7 @@ def quarantine(device_id: str, typed: TypedDep, farm: FarmDep, principal: Princi
         body = forms.body_of(StateChange, typed.given("reason"))
         return f"{endpoints.quarantine_device(device_id, body, farm, principal).name} is quarantined"
 
-    return _taken(farm, device_id, "quarantine", typed, begin)
+    return _submit(farm, device_id, "quarantine", typed, begin)
 
 
 @router.post("/release")

@@ -70,11 +70,11 @@ def history_file(database: Database, device_id: str) -> WholeTable:
         last: int | None = None
         while True:
             with database.read() as session:
-                found = queries.device_history(session, device_id, BATCH_ROWS, before=last)
-            yield from map(history_row, found)
-            if len(found) < BATCH_ROWS:
+                records = queries.device_history(session, device_id, BATCH_ROWS, before=last)
+            yield from map(history_row, records)
+            if len(records) < BATCH_ROWS:
                 return
-            last = found[-1].id
+            last = records[-1].id
 
     return WholeTable("history", EVENT_COLUMNS, rows())
 
@@ -93,24 +93,24 @@ def benchmarks_file(database: Database, chosen: RunFilter, *, all_verdicts: bool
         if all_verdicts or entry.verdict in COUNTING:
             newest.setdefault(configuration(entry), entry)
             counted[configuration(entry)] += 1
-    found, reported = list(newest.values()), []
-    for first in range(0, len(found), BATCH_ROWS):
+    runs, reported = list(newest.values()), []
+    for first in range(0, len(runs), BATCH_ROWS):
         with database.read() as session:
-            reported += queries.with_reports(session, found[first : first + BATCH_ROWS])
+            reported += queries.with_reports(session, runs[first : first + BATCH_ROWS])
     with database.read() as session:
-        known = known_of(session, reported)
-    return benchmark_table(ranked_groups(reported, known, counted, sort))
+        variations = known_of(session, reported)
+    return benchmark_table(ranked_groups(reported, variations, counted, sort))
 
 
 def _newest_first(database: Database, before: Callable[[Session, str, int], list[Facts]]) -> Iterator[Facts]:
     last = ""
     while True:
         with database.read() as session:
-            found = before(session, last, BATCH_ROWS)
-        yield from found
-        if len(found) < BATCH_ROWS:
+            batch = before(session, last, BATCH_ROWS)
+        yield from batch
+        if len(batch) < BATCH_ROWS:
             return
-        last = found[-1].id
+        last = batch[-1].id
 
 
 def _rows(database: Database, source: Source[Facts], columns: Sequence[Column], sort: str) -> Iterator[Row]:
@@ -123,7 +123,7 @@ def _rows(database: Database, source: Source[Facts], columns: Sequence[Column], 
     ]
     ids = [entry_id for entry_id, _ in order(values, sort, lambda pair: pair[1])]
     for first in range(0, len(ids), BATCH_ROWS):
-        wanted = ids[first : first + BATCH_ROWS]
+        batch = ids[first : first + BATCH_ROWS]
         with database.read() as session:
-            found = {entry.id: entry for entry in source.by_id(session, wanted)}
-        yield from (source.row(found[entry_id]) for entry_id in wanted if entry_id in found)
+            facts_by_id = {entry.id: entry for entry in source.by_id(session, batch)}
+        yield from (source.row(facts_by_id[entry_id]) for entry_id in batch if entry_id in facts_by_id)

@@ -1,4 +1,4 @@
-"""What the pages know of a run, a job and a device: plain values, filled from the rows by `queries.py`.
+"""The pages' knowledge of a run, a job and a device: plain values, filled from the rows by `queries.py`.
 
 `_at` values are seconds since 1970-01-01 UTC, as in the rows.
 """
@@ -24,7 +24,9 @@ def what_of(model_name: str, plan_name: str, target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What tells a run that brought a measurement from others, and no more: the newest of `runs` that are the same."""
+    """The values that tell a run that brought a measurement from others, and no more: the newest of `runs` that are the
+    same.
+    """
 
     id: str
     verdict: str | None
@@ -44,7 +46,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One run, the summary of its result, and (on the pages that need it) the whole report."""
+    """A run, the summary of its result, and (on the pages that need it) the whole report."""
 
     id: str
     state: str
@@ -56,7 +58,7 @@ class RunFacts:
     created_at: float
     settings: RunSettings
     name: str = ""
-    """What people call it; so the note and the tags."""
+    """Name that people gave it; so the note and the tags."""
     note: str = ""
     tags: tuple[str, ...] = ()
     steps_done: int = 0
@@ -70,7 +72,7 @@ class RunFacts:
     dataset_digest: str | None = None
     dataset_name: str | None = None
     validation_dataset_digest: str | None = None
-    """What training is validated on; None: a share of the data set, or nothing."""
+    """Data set that training is validated on; None: a share of the data set, or nothing."""
     validation_dataset_name: str | None = None
     start_weights_digest: str | None = None
     trained_weights_digest: str | None = None
@@ -98,7 +100,7 @@ class RunFacts:
     """Measured by the binary, or planned before it has run."""
     rss_bytes: int | None = None
     energy_mj: float | None = None
-    """Of one step; None without a sensor."""
+    """Energy of one step; None without a sensor."""
     training_outcome: str | None = None
     loss_first: float | None = None
     loss_last: float | None = None
@@ -108,11 +110,11 @@ class RunFacts:
     report_key: tuple[str, str] | None = None
     """Attempt and digest of the report: what is worked out of it may be remembered by them."""
     precision: str = ""
-    """What numbers its step computes with, on the pages that need it."""
+    """Element types that its step computes with, on the pages that need them."""
 
     @property
     def mode(self) -> str:
-        """What the run does."""
+        """Mode of the run."""
         return self.settings.mode
 
     @property
@@ -150,8 +152,8 @@ class RunFacts:
     @property
     def interval_ms(self) -> tuple[float, float] | None:
         """95% interval of the median, from the report's own blocks; None where they are too few."""
-        found = run_interval(self.block_us)
-        return (found.low / 1000, found.high / 1000) if found else None
+        interval = run_interval(self.block_us)
+        return (interval.low / 1000, interval.high / 1000) if interval else None
 
     @property
     def p90_ms(self) -> float | None:
@@ -160,12 +162,12 @@ class RunFacts:
 
     @property
     def peak_rss_bytes(self) -> int | None:
-        """What the system saw. Absent when emulated: the emulator's own memory would be counted."""
+        """Peak memory that the system saw. Absent when emulated: the emulator's own memory would be counted."""
         return self.rss_bytes if self.timing_means_something else None
 
     @property
     def final_loss(self) -> float | None:
-        """What a training run is ranked by: the loss over the data set afterwards, else the mean of the last steps.
+        """Loss that ranks a training run: the loss over the data set afterwards, else the mean of the last steps.
 
         Needs the report.
         """
@@ -190,7 +192,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """One compile job."""
+    """A compile job."""
 
     id: str
     state: str
@@ -243,7 +245,7 @@ class BundleFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """One enrolled device. `health`: `online`, `busy`, `draining`, `drained`, `offline`, `quarantined` or `removed`."""
+    """An enrolled device. `health`: `online`, `busy`, `draining`, `drained`, `offline`, `quarantined` or `removed`."""
 
     id: str
     name: str
@@ -270,13 +272,13 @@ class DeviceFacts:
     strikes: int = 0
     tags: tuple[str, ...] = ()
     own_datasets: tuple[Mapping[str, Any], ...] = ()
-    """What it says of data sets that stay on it (`device_agents.wire.OwnDataset`)."""
+    """Its descriptions of data sets that stay on it (`device_agents.wire.OwnDataset`)."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFacts:
-    """One attempt of a run on a device."""
+    """An attempt of a run on a device."""
 
     run_id: str
     number: int

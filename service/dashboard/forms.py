@@ -32,7 +32,7 @@ Kind = Literal["text", "url", "number", "area", "select", "check", "checks", "mo
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """What a form brought: every value of each field, without spaces around it."""
+    """The values of a form that was sent: every value of each field, without spaces around it."""
 
     values: Mapping[str, tuple[str, ...]]
 
@@ -41,7 +41,7 @@ class Typed:
         return next(iter(self.values.get(name, ())), "")
 
     def all(self, name: str) -> tuple[str, ...]:
-        """Of boxes with one name, those that were ticked."""
+        """Returns the ticked values of the boxes with this name."""
         return tuple(value for value in self.values.get(name, ()) if value)
 
     def given(self, *names: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ TypedDep = Annotated[Typed, Depends(posted)]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field; `kind` is how it is shown. `options`: (value, label)."""
+    """A field; `kind` is how it is shown. `options`: (value, label)."""
 
     name: str
     label: str
@@ -89,12 +89,12 @@ class Field:
     value: str = ""
     options: tuple[tuple[str, str], ...] = ()
     ticked: tuple[str, ...] = ()
-    """Of `checks`, the values that are ticked; of `check`, its name."""
+    """Ticked values of `checks`; the name of a ticked `check`."""
     hint: str = ""
     required: bool = False
     max_length: int = 200
     error: str = ""
-    """What is wrong with what was typed."""
+    """Error in the value that was typed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +108,19 @@ class Form:
     fields: tuple[Field, ...]
     note: str = ""
     error: str = ""
-    """Of the whole form: a refusal that is about no field of it."""
+    """Refusal of the whole form: one that is about none of its fields."""
     next_step: str = ""
 
     def refused(self, typed: Typed, problem: Problem) -> Form:
         """The same form with what was typed into it, and the reason beside the field that it is about."""
         detail = str(problem.detail)
         where = problem.where.replace("body.", "").split(".")[0]
-        kept = tuple(_kept(field, typed, detail if field.name == where else "") for field in self.fields)
-        is_placed = any(field.error for field in kept)
-        return replace(self, fields=kept, error="" if is_placed else detail, next_step=problem.hint)
+        fields = tuple(_with_input(field, typed, detail if field.name == where else "") for field in self.fields)
+        is_placed = any(field.error for field in fields)
+        return replace(self, fields=fields, error="" if is_placed else detail, next_step=problem.hint)
 
 
-def _kept(field: Field, typed: Typed, error: str) -> Field:
+def _with_input(field: Field, typed: Typed, error: str) -> Field:
     if field.kind in ("check", "checks"):
         return replace(field, ticked=typed.all(field.name), error=error)
     return replace(field, value=typed.text(field.name), error=error)
@@ -133,25 +133,25 @@ def body_of(kind: type[Body], values: Mapping[str, Any]) -> Body:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        said = str(first["msg"]).removeprefix("Value error, ")
-        raise Invalid("request.invalid", said, where=where) from error
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise Invalid("request.invalid", message, where=where) from error
 
 
 def number(typed: Typed, name: str, *, times: float = 1.0) -> float | None:
     """A number that was typed, `times` as much; None if nothing was. Raises: Invalid."""
-    said = typed.text(name)
-    if not said:
+    text = typed.text(name)
+    if not text:
         return None
     try:
-        return float(said) * times
+        return float(text) * times
     except ValueError as error:
-        raise Invalid("request.invalid", f"{said[:40]!r} is not a number", where=name) from error
+        raise Invalid("request.invalid", f"{text[:40]!r} is not a number", where=name) from error
 
 
-def done(to: str, said: str, tone: Literal["good", "bad"] = "good") -> Response:
+def done(to: str, message: str, tone: Literal["good", "bad"] = "good") -> Response:
     """To the page that says what came of it."""
     answer = RedirectResponse(to, status_code=303, headers={"Cache-Control": "no-store"})
-    visitors.tell(answer, Said(said, tone))
+    visitors.tell(answer, Said(message, tone))
     return answer
 
 

@@ -13,13 +13,13 @@ from service.dashboard.facts import BundleFacts
 
 MOST_GROUPS = 48
 FEWEST_GROUPS = 8
-"""What neighbours that look alike may be gathered to; fewer would say nothing."""
+"""Fewest groups that neighbours which look alike are gathered to; fewer would say nothing."""
 PHASES = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """What the compiler tells of one layer; `before` counts nodes of the model, `after` those of the step by phase."""
+    """The compiler's facts about a layer; `before` counts nodes of the model, `after` those of the step by phase."""
 
     path: tuple[str, ...]
     operators: tuple[str, ...]
@@ -29,7 +29,7 @@ class LayerRow:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What makes two layers look alike."""
+        """Key that two layers share if they look alike."""
         return self.operators, self.before, tuple(self.after.get(phase, 0) for phase in PHASES)
 
 
@@ -61,27 +61,27 @@ class LayerGraph:
 
 def layer_graph(bundle: BundleFacts) -> LayerGraph | None:
     """None of a bundle whose report tells neither layers nor a plan's table."""
-    told = bundle.compile_report.get("layers")
-    entries = told.get("rows") if isinstance(told, Mapping) else None
-    is_whole = isinstance(told, Mapping) and isinstance(entries, list)
+    section = bundle.compile_report.get("layers")
+    entries = section.get("rows") if isinstance(section, Mapping) else None
+    is_whole = isinstance(section, Mapping) and isinstance(entries, list)
     if not is_whole:
-        told = bundle.compile_report.get("plan")
-        entries = told.get("rows") if isinstance(told, Mapping) else None
-    if not isinstance(told, Mapping) or not isinstance(entries, list):
+        section = bundle.compile_report.get("plan")
+        entries = section.get("rows") if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or not isinstance(entries, list):
         return None
-    read = _told if is_whole else _planned
+    read = _layer_row if is_whole else _planned
     rows = tuple(read(entry) for entry in entries if isinstance(entry, Mapping))
-    return LayerGraph(rows, _groups(rows), _count(told.get("rows_left_out")), is_whole) if rows else None
+    return LayerGraph(rows, _groups(rows), _count(section.get("rows_left_out")), is_whole) if rows else None
 
 
-def _told(entry: Mapping[object, object]) -> LayerRow:
+def _layer_row(entry: Mapping[object, object]) -> LayerRow:
     operators, sources = entry.get("operators"), entry.get("from")
     return LayerRow(
         _path(entry),
         tuple(map(str, operators)) if isinstance(operators, list) else (),
         _count(entry.get("nodes")),
         {phase: _count(entry.get(phase)) for phase in PHASES},
-        tuple(one for one in sources if isinstance(one, int)) if isinstance(sources, list) else (),
+        tuple(source for source in sources if isinstance(source, int)) if isinstance(sources, list) else (),
     )
 
 
@@ -104,13 +104,13 @@ def _groups(rows: Sequence[LayerRow]) -> tuple[LayerGroup, ...]:
     for depth in range(deepest, 0, -1):
         modules = _modules(rows, depth)
         if len(modules) <= MOST_GROUPS:
-            return _made(rows, [[numbers] for numbers in modules])
+            return _layer_groups(rows, [[numbers] for numbers in modules])
         runs = _alike(rows, modules)
         if FEWEST_GROUPS <= len(runs) <= MOST_GROUPS:
-            return _made(rows, runs)
+            return _layer_groups(rows, runs)
     width = -(-len(runs) // MOST_GROUPS)
     wide = [list(itertools.chain.from_iterable(runs[at : at + width])) for at in range(0, len(runs), width)]
-    return _made(rows, wide)
+    return _layer_groups(rows, wide)
 
 
 def _modules(rows: Sequence[LayerRow], depth: int) -> list[list[int]]:
@@ -124,14 +124,14 @@ def _alike(rows: Sequence[LayerRow], modules: Sequence[list[int]]) -> list[list[
     return [list(same) for _, same in keyed]
 
 
-def _made(rows: Sequence[LayerRow], runs: Sequence[list[list[int]]]) -> tuple[LayerGroup, ...]:
+def _layer_groups(rows: Sequence[LayerRow], runs: Sequence[list[list[int]]]) -> tuple[LayerGroup, ...]:
     owner = {number: at for at, run in enumerate(runs) for numbers in run for number in numbers}
-    made = []
+    groups = []
     for at, run in enumerate(runs):
         inside = [rows[number] for numbers in run for number in numbers]
-        sources = {owner[one] for row in inside for one in row.sources if one in owner} - {at}
+        sources = {owner[number] for row in inside for number in row.sources if number in owner} - {at}
         operators = Counter(name for row in inside for name in row.operators)
-        made.append(
+        groups.append(
             LayerGroup(
                 name=_name(rows, run),
                 layers=len(inside),
@@ -142,12 +142,12 @@ def _made(rows: Sequence[LayerRow], runs: Sequence[list[list[int]]]) -> tuple[La
                 sources=tuple(sorted(sources)),
             )
         )
-    return tuple(made)
+    return tuple(groups)
 
 
 def _name(rows: Sequence[LayerRow], run: Sequence[list[int]]) -> str:
     first, last = rows[run[0][0]].path, rows[run[-1][-1]].path
-    shared = [one for one, other in zip(first, last, strict=False) if one == other]
+    shared = [part for part, other in zip(first, last, strict=False) if part == other]
     if len(run) == 1:
         return ".".join(shared or first)
     return f"{_short(first)} to {_short(last)}"

@@ -14,11 +14,11 @@ FILES: Mapping[str, str] = {
     "uPlot.iife.min.js": "uplot/dist/uPlot.iife.min.js",
     "uPlot.min.css": "uplot/dist/uPlot.min.css",
 }
-"""What pages load of it, by the name under which it is served."""
+"""Files of the library that pages load, by the name under which they are served."""
 
 
 def library_file(name: str) -> Path | None:
-    """One of `FILES` where it is installed; None for anything else."""
+    """Returns the path of one of `FILES` where it is installed; None for anything else."""
     path = PACKAGES / FILES[name] if name in FILES else None
     return path if path is not None and path.is_file() else None
 

@@ -1,4 +1,4 @@
-"""What pages ask of very many runs at once: only the columns that they show or tell apart by."""
+"""Queries of pages over very many runs at once: only the columns that they show or tell apart by."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ OF_A_KIND = (
 
 
 def measured(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS) -> list[Measured]:
-    """What the newest runs that brought a measurement were: of runs that are the same in all that the database tells of
-    them the newest stands for all. The newest first."""
+    """Returns the newest runs that brought a measurement, the newest first: of runs that are the same in all that the
+    database tells of them, the newest stands for all.
+    """
     settings = cast(Run.settings, Text).label("settings")
     runs = select(Run.id, settings, *OF_A_KIND).where(*chosen.conditions(), *MEASURED).order_by(Run.id.desc())
     if chosen.model or chosen.plan:

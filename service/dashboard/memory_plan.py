@@ -41,12 +41,14 @@ def _training_calls(bundle: BundleFacts) -> int | None:
 
 
 def micro_batches(bundle: BundleFacts) -> int:
-    """Of a step."""
+    """Returns the number of micro-batches of a step."""
     return _count(bundle.manifest.get("micro_batches")) or 1
 
 
 def planned_bytes(bundle: BundleFacts, name: str) -> int | None:
-    """One figure of the manifest's memory summary: `arena_bytes`, `weights_bytes`, `optimizer_bytes`, `peak_bytes`."""
+    """Returns a figure of the manifest's memory summary: `arena_bytes`, `weights_bytes`, `optimizer_bytes`,
+    `peak_bytes`.
+    """
     memory = bundle.manifest.get("memory")
     return _count(memory.get(name)) if isinstance(memory, Mapping) else None
 
@@ -54,8 +56,8 @@ def planned_bytes(bundle: BundleFacts, name: str) -> int | None:
 def ways(bundle: BundleFacts) -> tuple[WayPoint, ...]:
     """The ways to run the step that the compiler looked at, by falling memory."""
     entries = bundle.compile_report.get("memory_curve")
-    found = tuple(filter(None, map(_way, entries))) if isinstance(entries, list) else ()
-    return tuple(sorted(found, key=lambda way: (-way.needed_bytes, way.flops_ratio)))
+    points = tuple(filter(None, map(_way, entries))) if isinstance(entries, list) else ()
+    return tuple(sorted(points, key=lambda way: (-way.needed_bytes, way.flops_ratio)))
 
 
 def _way(entry: object) -> WayPoint | None:
@@ -83,15 +85,15 @@ def manifest_text(bundle: BundleFacts, name: str) -> str:
 
 
 def notes(bundle: BundleFacts) -> tuple[str, ...]:
-    """What the compiler had to say."""
-    found = bundle.compile_report.get("notes")
-    return tuple(str(note) for note in found) if isinstance(found, list) else ()
+    """Returns the compiler's notes."""
+    entries = bundle.compile_report.get("notes")
+    return tuple(str(note) for note in entries) if isinstance(entries, list) else ()
 
 
 def warnings(bundle: BundleFacts) -> tuple[Mapping[str, object], ...]:
-    """What the compiler warned of: `code`, `where`, `message` and `hint` of each."""
-    found = bundle.compile_report.get("warnings")
-    return tuple(one for one in found if isinstance(one, Mapping)) if isinstance(found, list) else ()
+    """Returns the compiler's warnings: `code`, `where`, `message` and `hint` of each."""
+    entries = bundle.compile_report.get("warnings")
+    return tuple(warning for warning in entries if isinstance(warning, Mapping)) if isinstance(entries, list) else ()
 
 
 def graph_counts(bundle: BundleFacts) -> tuple[tuple[str, int], ...]:

@@ -16,7 +16,7 @@ from service.store.database.models import Bundle, Device, Holding, Job, Run
 MOST_MODELS = 100
 MOST_BUNDLES = 60
 MOST_MEASURED = 500
-"""Of the newest valid runs that best times are looked for among."""
+"""Number of newest valid runs among which best times are sought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,13 @@ def jobs(session: Session, model_digest: str, plan_digest: str, limit: int) -> l
     """The newest compile jobs of a model; of one plan, or all."""
     of = [Job.model_digest == model_digest, *([Job.plan_digest == plan_digest] if plan_digest else [])]
     ids = select(Job.id).where(*of).order_by(Job.id.desc()).limit(limit)
-    return sorted(queries.jobs_by_id(session, list(session.scalars(ids))), key=lambda one: one.id, reverse=True)
+    return sorted(queries.jobs_by_id(session, list(session.scalars(ids))), key=lambda job: job.id, reverse=True)
 
 
 def runs(session: Session, digests: Sequence[str], limit: int) -> list[RunFacts]:
     """The newest runs of these bundles."""
     ids = select(Run.id).where(Run.bundle_digest.in_(digests)).order_by(Run.id.desc()).limit(limit)
-    return sorted(queries.runs_by_id(session, list(session.scalars(ids))), key=lambda one: one.id, reverse=True)
+    return sorted(queries.runs_by_id(session, list(session.scalars(ids))), key=lambda run: run.id, reverse=True)
 
 
 def best(session: Session, digests: Sequence[str]) -> list[Best]:
@@ -131,16 +131,16 @@ def best(session: Session, digests: Sequence[str]) -> list[Best]:
         .order_by(Run.id.desc())
         .limit(MOST_MEASURED)
     )
-    found: dict[tuple[str, str], list[tuple[float, str, str]]] = {}
+    measurements: dict[tuple[str, str], list[tuple[float, str, str]]] = {}
     for run_id, digest, device_id, of_class, median_us in session.execute(query):
         if device_id is not None and median_us is not None:  # as the query says
-            found.setdefault((digest, device_id), []).append((median_us, run_id, of_class or ""))
-    devices = {device_id for _, device_id in found}
+            measurements.setdefault((digest, device_id), []).append((median_us, run_id, of_class or ""))
+    devices = {device_id for _, device_id in measurements}
     listed = session.execute(select(Device.id, Device.name).where(Device.id.in_(devices)))
     named = {str(row.id): str(row.name) for row in listed}
-    shortest = ((key, min(times), len(times)) for key, times in found.items())
-    made = [
+    shortest = ((key, min(times), len(times)) for key, times in measurements.items())
+    bests = [
         Best(run_id, digest, device_id, named.get(device_id, device_id), of_class, median_us, count)
         for (digest, device_id), (median_us, run_id, of_class), count in shortest
     ]
-    return sorted(made, key=lambda one: one.median_us)
+    return sorted(bests, key=lambda best: best.median_us)

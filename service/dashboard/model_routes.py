@@ -28,23 +28,23 @@ def show_models(farm: FarmDep) -> Response:
 
 @router.get("/models/{model_digest}")
 def show_model(model_digest: str, farm: FarmDep, bundle: Chosen = "") -> Response:
-    """One model; `bundle`: whose graph and bytes are shown, the newest unless said."""
+    """Shows a model; `bundle`: whose graph and bytes are shown, the newest by default."""
     with farm.database.read() as session:
         check_names(session, [name_in("bundle", bundle, Bundle.digest, Bundle.model_digest == model_digest)])
-        found = model_page(session, model_digest, bundle=bundle)
-    if found is None:
+        page = model_page(session, model_digest, bundle=bundle)
+    if page is None:
         raise NotFound("model.unknown", f"There is no bundle of a model {model_digest!r}.", hint=HINT)
-    return render.page("model.html", page=found, section="models")
+    return render.page("model.html", page=page, section="models")
 
 
 @router.get("/models/{model_digest}/plans/{plan_digest}")
 def show_plan(model_digest: str, plan_digest: str, farm: FarmDep, bundle: Chosen = "") -> Response:
-    """One plan of a model over devices."""
+    """Shows a plan of a model over devices."""
     with farm.database.read() as session:
         of_plan = (Bundle.model_digest == model_digest, Bundle.plan_digest == plan_digest)
         check_names(session, [name_in("bundle", bundle, Bundle.digest, *of_plan)])
-        found = model_page(session, model_digest, plan_digest, bundle)
-    if found is None:
-        said = f"There is no bundle of a plan {plan_digest!r} and a model {model_digest!r}."
-        raise NotFound("plan.unknown", said, hint=HINT)
-    return render.page("model.html", page=found, section="models")
+        page = model_page(session, model_digest, plan_digest, bundle)
+    if page is None:
+        message = f"There is no bundle of a plan {plan_digest!r} and a model {model_digest!r}."
+        raise NotFound("plan.unknown", message, hint=HINT)
+    return render.page("model.html", page=page, section="models")

@@ -11,6 +11,6 @@ from service.store.database.models import Device
 
 
 def device_names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
-    """Of those of these devices that the session sees, by their ids."""
-    wanted = {one for one in ids if one is not None}
-    return dict(session.execute(select(Device.id, Device.name).where(Device.id.in_(wanted))).all())
+    """Returns the names of those of these devices that the session sees, by their ids."""
+    distinct = {device_id for device_id in ids if device_id is not None}
+    return dict(session.execute(select(Device.id, Device.name).where(Device.id.in_(distinct))).all())

@@ -31,7 +31,7 @@ def show_own(farm: FarmDep, principal: PrincipalDep) -> Response:
 
 @router.get("/organisations/{organisation_id}")
 def show_organisation(organisation_id: str, farm: WholeFarmDep) -> Response:
-    """One of the farm's tenants."""
+    """Shows one of the farm's tenants."""
     with farm.database.read() as session:
         page = organisation_page(session, farm.settings, organisation_id)
     return render.page("admin_organisation.html", page=page, section="admin")
@@ -63,24 +63,24 @@ def _changed(
     change: Callable[[Typed], OrganisationChange],
     form_id: str,
 ) -> Response:
-    """What a form asks for, done; else the page with the form as it was typed."""
+    """Does what a form asks for; on a refusal, shows the page again with the form as it was typed."""
     try:
         changed = endpoints.change_organisation(organisation_id, change(typed), farm, principal)
     except NotFound:
         raise
     except Problem as problem:
         return _refused(farm, organisation_id, typed, problem, form_id)
-    said = {
+    messages = {
         "change-name": f"It is called {changed.name} now",
         "change-limits": f"The limits of {changed.name} are set",
         "change-stays": f"How long things of {changed.name} stay is set",
     }
-    return forms.done(path("organisations", organisation_id), said[form_id])
+    return forms.done(path("organisations", organisation_id), messages[form_id])
 
 
 def _refused(farm: Farm, organisation_id: str, typed: Typed, problem: Problem, form_id: str) -> Response:
     with farm.database.read() as session:
         fresh = organisation_page(session, farm.settings, organisation_id)
-        form = next(one for one in fresh.forms if one.id == form_id).refused(typed, problem)
+        form = next(candidate for candidate in fresh.forms if candidate.id == form_id).refused(typed, problem)
         page = organisation_page(session, farm.settings, organisation_id, refused=form)
     return render.page("admin_organisation.html", problem.status_code, page=page, section="admin")

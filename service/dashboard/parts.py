@@ -12,7 +12,7 @@ from service.dashboard.charts.interactive import Chart
 from service.dashboard.tables import Table
 
 CELL_BYTES = 150
-"""Of a table in memory, about."""
+"""Approximate size of a table's cell in memory."""
 Tone = str
 """`good`, `bad`, `warn`, `busy` or empty; always beside a word and an icon, never alone."""
 
@@ -102,14 +102,14 @@ def outcome_chip(outcome: str, hint: str = "") -> Chip:
 
 
 def class_chip(measurement_class: str) -> Chip:
-    """What a number is worth."""
+    """Makes the chip that tells what a number is worth."""
     icon, hint = CLASSES.get(measurement_class, ("question", ""))
     return Chip(measurement_class, icon, "", hint)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFigure:
-    """One number of a page's summary, with its unit and a quiet line below."""
+    """A number of a page's summary, with its unit and a quiet line below."""
 
     label: str
     value: str
@@ -127,9 +127,9 @@ class Fact:
     hint: str = ""
 
 
-def environment_facts(known: Mapping[str, str]) -> tuple[Fact, ...]:
-    """What the board said of itself: `power_mode` is written as `Power mode`."""
-    named = ((name.replace("_", " "), value) for name, value in sorted(known.items()))
+def environment_facts(environment: Mapping[str, str]) -> tuple[Fact, ...]:
+    """Returns the board's description of itself: `power_mode` is written as `Power mode`."""
+    named = ((name.replace("_", " "), value) for name, value in sorted(environment.items()))
     return tuple(Fact(name[:1].upper() + name[1:], value) for name, value in named)
 
 
@@ -149,20 +149,20 @@ class Figure:
     chart: Chart | None = None
     """The same for the chart library: to zoom and to point at."""
     picture_note: str = ""
-    """What holds of the server's picture alone."""
+    """Note that holds of the server's picture alone."""
     live_note: str = ""
-    """What holds of the library's chart alone."""
+    """Note that holds of the library's chart alone."""
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """Approximate size of the figure in memory."""
         cells = len(self.table.rows) * len(self.table.columns) if self.table is not None else 0
         return sys.getsizeof(self.drawing) + CELL_BYTES * cells
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One choice of a filter form; empty means all."""
+    """A choice of a filter form; empty means all."""
 
     name: str
     label: str
@@ -172,7 +172,7 @@ class Filter:
 
     @property
     def value_label(self) -> str:
-        """What the choice is called."""
+        """Label of the choice."""
         return dict(self.options).get(self.value, self.value)
 
 

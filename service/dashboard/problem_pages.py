@@ -24,7 +24,7 @@ LINK_COMMAND = "pockfarm link"
 
 @dataclass(frozen=True, slots=True)
 class ProblemPage:
-    """What a problem page says."""
+    """The contents of a problem page."""
 
     status: int
     title: str
@@ -69,9 +69,13 @@ def came_from(request: Request) -> str:
 
 def without(request: Request, field: str) -> str:
     """The page that was asked for, without the field of its query that was refused; empty if that is not why."""
-    asked = request.query_params.multi_items()
-    kept = [(name, value) for name, value in asked if name != field]
-    return addresses.with_query(request.url.path, kept) if request.method == "GET" and len(kept) < len(asked) else ""
+    fields = request.query_params.multi_items()
+    remaining = [(name, value) for name, value in fields if name != field]
+    return (
+        addresses.with_query(request.url.path, remaining)
+        if request.method == "GET" and len(remaining) < len(fields)
+        else ""
+    )
 
 
 def problem_page(answer: Response, request: Request) -> Response:
@@ -79,12 +83,12 @@ def problem_page(answer: Response, request: Request) -> Response:
     if answer.status_code < 400:
         return answer
     body = json.loads(bytes(answer.body))
-    found = _words(answer.status_code, body, is_act=request.method == "POST")
+    problem = _words(answer.status_code, body, is_act=request.method == "POST")
     field = body.get("where", "").removeprefix("query.")
     response = render.page(
         "problem.html",
         answer.status_code,
-        problem=found,
+        problem=problem,
         back=came_from(request),
         field=field,
         without=without(request, field) if answer.status_code == 422 else "",

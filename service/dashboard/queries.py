@@ -60,18 +60,18 @@ def _run_select() -> RunRows:
 
 @dataclass(frozen=True)
 class _Names:
-    """What rows are called: devices by id as (name, class), data sets by (organisation, digest)."""
+    """The names that rows refer to: devices by id as (name, class), data sets by (organisation, digest)."""
 
     devices: dict[str, tuple[str, str]]
     data: dict[tuple[str, str], str]
 
-    def of_data(self, found: Run, digest: str | None) -> str | None:
-        return self.data.get((found.organisation_id, digest)) if digest else None
+    def of_data(self, run: Run, digest: str | None) -> str | None:
+        return self.data.get((run.organisation_id, digest)) if digest else None
 
 
-def _names(session: Session, found: Sequence[Run]) -> _Names:
-    devices = {run.device_id for run in found if run.device_id}
-    digests = {digest for run in found for digest in (run.dataset_digest, run.validation_dataset_digest) if digest}
+def _names(session: Session, runs: Sequence[Run]) -> _Names:
+    devices = {run.device_id for run in runs if run.device_id}
+    digests = {digest for run in runs for digest in (run.dataset_digest, run.validation_dataset_digest) if digest}
     of_devices = select(Device.id, Device.name, Device.device_class).where(Device.id.in_(sorted(devices)))
     of_data = select(Holding.organisation_id, Holding.digest, Holding.name).where(
         Holding.kind == "dataset", Holding.digest.in_(sorted(digests))
@@ -104,15 +104,15 @@ def runs_by_id(session: Session, ids: Sequence[str]) -> list[RunFacts]:
 
 
 def run(session: Session, run_id: str) -> RunFacts | None:
-    """One run with its report."""
+    """Returns a run with its report."""
     rows = _found_runs(session, _run_select().where(Run.id == run_id))
     if not rows:
         return None
-    found = with_reports(session, rows)[0]
+    facts = with_reports(session, rows)[0]
     trained = select(Holding.files_removed_at).where(
-        Holding.kind == "weights", Holding.digest == found.trained_weights_digest
+        Holding.kind == "weights", Holding.digest == facts.trained_weights_digest
     )
-    return replace(found, weights_removed_at=session.scalar(trained))
+    return replace(facts, weights_removed_at=session.scalar(trained))
 
 
 def measured_runs(session: Session, chosen: RunFilter, limit: int, before: str = "") -> list[RunFacts]:
@@ -121,16 +121,18 @@ def measured_runs(session: Session, chosen: RunFilter, limit: int, before: str =
     return _found_runs(session, statement.limit(limit))
 
 
-def with_reports(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:
+def with_reports(session: Session, runs: Sequence[RunFacts]) -> list[RunFacts]:
     """The same runs with the report that counts, where there is one that can be read."""
-    reports = reports_of(session, [entry.id for entry in found])
-    return [_with_report(entry, *reports.get(entry.id, (None, None))) for entry in found]
+    reports = reports_of(session, [entry.id for entry in runs])
+    return [_with_report(entry, *reports.get(entry.id, (None, None))) for entry in runs]
 
 
-def with_precision(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:
+def with_precision(session: Session, runs: Sequence[RunFacts]) -> list[RunFacts]:
     """The same runs with what their bundles compute with."""
-    said = {digest: precision(built(session, digest).manifest) for digest in {entry.bundle_digest for entry in found}}
-    return [replace(entry, precision=said[entry.bundle_digest]) for entry in found]
+    precisions = {
+        digest: precision(built(session, digest).manifest) for digest in {entry.bundle_digest for entry in runs}
+    }
+    return [replace(entry, precision=precisions[entry.bundle_digest]) for entry in runs]
 
 
 def reports_of(session: Session, run_ids: Sequence[str]) -> dict[str, tuple[Report, ReportKey]]:
@@ -143,8 +145,8 @@ def reports_of(session: Session, run_ids: Sequence[str]) -> dict[str, tuple[Repo
         run_id: (attempt_id, digest)
         for run_id, attempt_id, digest in session.execute(recorded.order_by(Result.recorded_at))
     }
-    reports = {run_id: lasting.known(("report", *key)) for run_id, key in keys.items()}
-    unread = [keys[run_id][0] for run_id, known in reports.items() if known is None]
+    reports = {run_id: lasting.get(("report", *key)) for run_id, key in keys.items()}
+    unread = [keys[run_id][0] for run_id, cached in reports.items() if cached is None]
     bodies = select(Result.run_id, Result.report).where(Result.attempt_id.in_(unread))
     for run_id, body in session.execute(bodies) if unread else ():
         reports[run_id] = _report(body)
@@ -180,18 +182,18 @@ def jobs(session: Session, chosen: JobFilter, limit: int, before: str = "") -> l
     statement = select(Job).where(*chosen.conditions()).order_by(Job.id.desc())
     if before:
         statement = statement.where(Job.id < before)
-    return [_job_facts(found) for found in session.scalars(statement.limit(limit))]
+    return [_job_facts(job) for job in session.scalars(statement.limit(limit))]
 
 
 def jobs_by_id(session: Session, ids: Sequence[str]) -> list[JobFacts]:
     """The jobs of these ids, in any order."""
-    return [_job_facts(found) for found in session.scalars(select(Job).where(Job.id.in_(ids)))]
+    return [_job_facts(job) for job in session.scalars(select(Job).where(Job.id.in_(ids)))]
 
 
 def job(session: Session, job_id: str) -> JobFacts | None:
-    """One compile job."""
-    found = session.get(Job, job_id)
-    return _job_facts(found) if found is not None else None
+    """Returns a compile job."""
+    row = session.get(Job, job_id)
+    return _job_facts(row) if row is not None else None
 
 
 def bundle(session: Session, digest: str) -> BundleFacts | None:
@@ -200,15 +202,15 @@ def bundle(session: Session, digest: str) -> BundleFacts | None:
     row = session.execute(query.where(Bundle.digest == digest).options(undefer(Bundle.compile_report))).first()
     if row is None:
         return None
-    found, named = row
+    bundle_row, named = row
     return BundleFacts(
-        digest=found.digest,
-        size_bytes=found.size_bytes,
-        target=found.target,
+        digest=bundle_row.digest,
+        size_bytes=bundle_row.size_bytes,
+        target=bundle_row.target,
         model_name=named.name,
         plan_name=named.plan_name,
-        manifest=found.manifest,
-        compile_report=found.compile_report,
+        manifest=bundle_row.manifest,
+        compile_report=bundle_row.compile_report,
     )
 
 
@@ -217,16 +219,16 @@ def devices(session: Session, now: float | None = None) -> list[DeviceFacts]:
     at = time.time() if now is None else now
     statement = select(Device).where(Device.state != "removed").order_by(func.lower(Device.name), Device.id)
     busy = busy_devices(session)
-    return [_device_facts(found, found.id in busy, at) for found in session.scalars(statement)]
+    return [_device_facts(device, device.id in busy, at) for device in session.scalars(statement)]
 
 
 def device(session: Session, device_id: str, now: float | None = None) -> DeviceFacts | None:
-    """One device, removed ones too."""
-    found = session.scalar(select(Device).where(Device.id == device_id))
-    if found is None:
+    """Returns a device, removed ones too."""
+    row = session.scalar(select(Device).where(Device.id == device_id))
+    if row is None:
         return None
     is_busy = device_id in busy_devices(session, [device_id])
-    return _device_facts(found, is_busy, time.time() if now is None else now)
+    return _device_facts(row, is_busy, time.time() if now is None else now)
 
 
 def device_history(session: Session, device_id: str, limit: int, *, before: int | None = None) -> list[EventFacts]:
@@ -235,7 +237,7 @@ def device_history(session: Session, device_id: str, limit: int, *, before: int 
     if before is not None:
         statement = statement.where(DeviceEvent.id < before)
     newest = session.scalars(statement.limit(limit))
-    return [EventFacts(found.at, found.kind, found.message, found.id) for found in newest]
+    return [EventFacts(event.at, event.kind, event.message, event.id) for event in newest]
 
 
 def counts(session: Session) -> dict[str, dict[str, int]]:
@@ -249,12 +251,12 @@ def _by_state(session: Session, table: type[Job | Run], open_states: tuple[str, 
         rows = session.execute(select(table.state, func.count()).where(*conditions).group_by(table.state))
         return Counter({str(state): int(count) for state, count in rows})
 
-    def found(condition: ColumnElement[bool]) -> dict[str, int]:
+    def counts(condition: ColumnElement[bool]) -> dict[str, int]:
         # Canaries have an index of their own; to leave them out row by row would read all runs.
         return counted(condition) - (counted(condition, Run.is_canary == true()) if table is Run else Counter())
 
     key, is_open = ("ended", table.__tablename__, organisation_of(session)), table.state.in_(open_states)
-    return found(is_open) | recalled_if_dear(session, key, lambda: found(~is_open))
+    return counts(is_open) | recalled_if_dear(session, key, lambda: counts(~is_open))
 
 
 def bundle_values(session: Session) -> dict[str, tuple[str, ...]]:
@@ -297,66 +299,66 @@ def _number(value: object) -> float | None:
 
 
 def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Names) -> RunFacts:
-    found, made, named = row
-    on_name, on_class = names.devices.get(found.device_id or "", (None, None))
-    dataset_name = names.of_data(found, found.dataset_digest)
-    arena_bytes, batch = found.arena_bytes, found.batch
+    run, bundle, named = row
+    on_name, on_class = names.devices.get(run.device_id or "", (None, None))
+    dataset_name = names.of_data(run, run.dataset_digest)
+    arena_bytes, batch = run.arena_bytes, run.batch
     if arena_bytes is None or batch is None:  # of no report: as planned
-        manifest = built(session, made.digest).manifest
+        manifest = built(session, bundle.digest).manifest
         arena_bytes = _manifest_memory(manifest, "arena_bytes") if arena_bytes is None else arena_bytes
         batch = manifest_batch(manifest) if batch is None else batch
-    is_real = found.measurement_class in REAL_CLASSES
+    is_real = run.measurement_class in REAL_CLASSES
     return RunFacts(
-        id=found.id,
-        state=found.state,
-        settings=found.settings,
+        id=run.id,
+        state=run.state,
+        settings=run.settings,
         model_name=named.name,
-        model_digest=made.model_digest,
+        model_digest=bundle.model_digest,
         plan_name=named.plan_name,
-        target=found.target,
-        bundle_digest=found.bundle_digest,
-        created_at=found.created_at,
-        name=found.name,
-        note=found.note,
-        tags=tuple(tags_in(found.tags)),
-        steps_done=found.steps_done,
-        phase=found.phase,
-        attempts=found.attempts,
-        device_id=found.device_id,
+        target=run.target,
+        bundle_digest=run.bundle_digest,
+        created_at=run.created_at,
+        name=run.name,
+        note=run.note,
+        tags=tuple(tags_in(run.tags)),
+        steps_done=run.steps_done,
+        phase=run.phase,
+        attempts=run.attempts,
+        device_id=run.device_id,
         device_name=on_name,
         device_class=on_class,
-        wanted=found.wanted_device_id or found.wanted_device_class or _wishes(found.wants),
-        dataset_digest=found.dataset_digest or own_data(found),
-        dataset_name=dataset_name or (f"{found.own_data}, on the device" if found.own_data else None),
-        start_weights_digest=found.weights_digest,
-        validation_dataset_digest=found.validation_dataset_digest,
-        validation_dataset_name=names.of_data(found, found.validation_dataset_digest),
-        trained_weights_digest=found.trained_weights_digest,
-        trained_weights_bytes=found.trained_weights_bytes,
-        bundle_bytes=made.size_bytes,
+        wanted=run.wanted_device_id or run.wanted_device_class or _wishes(run.wants),
+        dataset_digest=run.dataset_digest or own_data(run),
+        dataset_name=dataset_name or (f"{run.own_data}, on the device" if run.own_data else None),
+        start_weights_digest=run.weights_digest,
+        validation_dataset_digest=run.validation_dataset_digest,
+        validation_dataset_name=names.of_data(run, run.validation_dataset_digest),
+        trained_weights_digest=run.trained_weights_digest,
+        trained_weights_bytes=run.trained_weights_bytes,
+        bundle_bytes=bundle.size_bytes,
         bundle_removed_at=named.files_removed_at,
-        events_removed_at=found.events_removed_at,
-        started_at=found.started_at,
-        finished_at=found.finished_at,
-        cause=found.cause,
-        code=found.code,
-        message=found.message,
-        hint=found.hint,
-        measurement_class=found.measurement_class,
-        verdict=found.verdict,
+        events_removed_at=run.events_removed_at,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        cause=run.cause,
+        code=run.code,
+        message=run.message,
+        hint=run.hint,
+        measurement_class=run.measurement_class,
+        verdict=run.verdict,
         batch=batch,
-        threads=found.settings.threads,
-        median_us=found.median_us if is_real else None,
-        p90_us=found.p90_us if is_real else None,
-        samples_per_second=found.samples_per_second if is_real else None,
+        threads=run.settings.threads,
+        median_us=run.median_us if is_real else None,
+        p90_us=run.p90_us if is_real else None,
+        samples_per_second=run.samples_per_second if is_real else None,
         arena_bytes=arena_bytes,
-        rss_bytes=found.peak_rss_bytes,
-        energy_mj=found.energy_per_step_mj,
-        training_outcome=found.training_outcome,
-        loss_first=found.loss_first,
-        loss_last=found.loss_last,
-        accuracy_before=found.accuracy_before,
-        accuracy_after=found.accuracy_after,
+        rss_bytes=run.peak_rss_bytes,
+        energy_mj=run.energy_per_step_mj,
+        training_outcome=run.training_outcome,
+        loss_first=run.loss_first,
+        loss_last=run.loss_last,
+        accuracy_before=run.accuracy_before,
+        accuracy_after=run.accuracy_after,
     )
 
 
@@ -365,11 +367,11 @@ def _wishes(wants: str | None) -> str:
     return "any with " + wants.replace(":", " ").replace("\n", ", ") if wants else ""
 
 
-def own_data(found: Any) -> str | None:
-    """What tells a data set that stays on a device from others: two devices may have other data under one name."""
-    if found.own_data is None:
+def own_data(run: Any) -> str | None:
+    """Identifies a data set that stays on a device: two devices may have other data under one name."""
+    if run.own_data is None:
         return None
-    return found.own_data_digest or f"{found.own_data} on {found.device_id or found.wanted_device_id or 'a device'}"
+    return run.own_data_digest or f"{run.own_data} on {run.device_id or run.wanted_device_id or 'a device'}"
 
 
 def _manifest_memory(manifest: Mapping[str, Any], name: str) -> int | None:
@@ -384,60 +386,60 @@ def manifest_batch(manifest: Mapping[str, Any]) -> int | None:
     return batch if isinstance(batch, int) else None
 
 
-def _job_facts(found: Job) -> JobFacts:
+def _job_facts(job: Job) -> JobFacts:
     return JobFacts(
-        id=found.id,
-        state=found.state,
-        model_name=found.model_name,
-        model_digest=found.model_digest,
-        model_bytes=found.model_bytes,
-        plan_name=found.plan_name,
-        target=found.target,
-        created_at=found.created_at,
-        stage=found.stage,
-        fraction=found.fraction,
-        started_at=found.started_at,
-        finished_at=found.finished_at,
-        bundle_digest=found.bundle_digest,
-        cause=found.cause,
-        code=found.code,
-        place=found.place,
-        message=found.message,
-        hint=found.hint,
-        plan_text=found.plan_json,
-        spec_text=found.spec_json,
-        compiler_version=found.compiler_version,
-        attempts=found.attempts,
+        id=job.id,
+        state=job.state,
+        model_name=job.model_name,
+        model_digest=job.model_digest,
+        model_bytes=job.model_bytes,
+        plan_name=job.plan_name,
+        target=job.target,
+        created_at=job.created_at,
+        stage=job.stage,
+        fraction=job.fraction,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        bundle_digest=job.bundle_digest,
+        cause=job.cause,
+        code=job.code,
+        place=job.place,
+        message=job.message,
+        hint=job.hint,
+        plan_text=job.plan_json,
+        spec_text=job.spec_json,
+        compiler_version=job.compiler_version,
+        attempts=job.attempts,
     )
 
 
-def _device_facts(found: Device, is_busy: bool, now: float) -> DeviceFacts:
+def _device_facts(device: Device, is_busy: bool, now: float) -> DeviceFacts:
     return DeviceFacts(
-        id=found.id,
-        name=found.name,
-        told_name=found.told_name,
-        health=health_of(found, is_busy=is_busy, now=now),
-        device_class=found.device_class,
-        measurement_class=found.measurement_class,
-        targets=tuple(found.targets),
-        enrolled_at=found.created_at,
-        last_seen_at=found.last_seen_at,
-        architecture=found.architecture,
-        cpu_model=found.cpu_model,
-        cores=found.cores,
-        memory_bytes=found.memory_bytes,
-        features=tuple(found.features),
-        sensors=tuple(found.sensors),
-        isolation_level=found.isolation_level,
-        agent_version=found.agent_version,
-        agent_updates=found.agent_updates,
-        agent_digest=found.agent_digest,
-        runner=found.runner,
-        reason=found.state_reason or found.drain_reason,
-        strikes=found.strikes,
-        tags=tuple(f"{key}={value}" if value else key for key, value in sorted(found.tags.items())),
-        own_datasets=tuple(found.own_datasets),
-        environment={str(name): str(value) for name, value in found.environment.items()},
+        id=device.id,
+        name=device.name,
+        told_name=device.told_name,
+        health=health_of(device, is_busy=is_busy, now=now),
+        device_class=device.device_class,
+        measurement_class=device.measurement_class,
+        targets=tuple(device.targets),
+        enrolled_at=device.created_at,
+        last_seen_at=device.last_seen_at,
+        architecture=device.architecture,
+        cpu_model=device.cpu_model,
+        cores=device.cores,
+        memory_bytes=device.memory_bytes,
+        features=tuple(device.features),
+        sensors=tuple(device.sensors),
+        isolation_level=device.isolation_level,
+        agent_version=device.agent_version,
+        agent_updates=device.agent_updates,
+        agent_digest=device.agent_digest,
+        runner=device.runner,
+        reason=device.state_reason or device.drain_reason,
+        strikes=device.strikes,
+        tags=tuple(f"{key}={value}" if value else key for key, value in sorted(device.tags.items())),
+        own_datasets=tuple(device.own_datasets),
+        environment={str(name): str(value) for name, value in device.environment.items()},
     )
 
 

@@ -170,7 +170,7 @@ Entries = Annotated[AuditFilter, Depends(audit_filter)]
 
 
 def _check(farm: Farm, names: Sequence[Name]) -> None:
-    if any(one.value for one in names):
+    if any(name.value for name in names):
         with farm.database.read() as session:
             check_names(session, names)
 

@@ -23,7 +23,7 @@ OVER = "has ended before; nothing is changed"
 
 @router.get("/queue")
 def show_queue(farm: FarmDep, lane: Annotated[str, Query(max_length=64)] = "") -> Response:
-    """What waits; `lane`: for the same devices."""
+    """Shows the work that waits; `lane`: for the same devices."""
     with farm.database.read() as session:
         is_own = Lane.organisation_id == organisation_of(session)
         check_names(session, [name_in("lane", lane, Lane.id, is_own, is_told=False)])
@@ -34,22 +34,24 @@ def show_queue(farm: FarmDep, lane: Annotated[str, Query(max_length=64)] = "") -
 def cancel_run(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Ask a run to stop."""
     run = run_endpoints.cancel_run(run_id, farm, principal)
-    said = {"cancelled": "is cancelled", "leased": "is asked to stop", "running": "is asked to stop"}
-    return forms.done(forms.back(typed, addresses.run(run_id)), f"The run {run_id} {said.get(run.state, OVER)}")
+    outcomes = {"cancelled": "is cancelled", "leased": "is asked to stop", "running": "is asked to stop"}
+    return forms.done(forms.back(typed, addresses.run(run_id)), f"The run {run_id} {outcomes.get(run.state, OVER)}")
 
 
 @router.post("/jobs/{job_id}/cancel")
 def cancel_job(job_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Ask a compile to stop."""
     job = job_endpoints.cancel_job(job_id, farm, principal)
-    said = {"cancelled": "is cancelled", "compiling": "is asked to stop"}
-    return forms.done(forms.back(typed, addresses.job(job_id)), f"The compile {job_id} {said.get(job.state, OVER)}")
+    outcomes = {"cancelled": "is cancelled", "compiling": "is asked to stop"}
+    return forms.done(forms.back(typed, addresses.job(job_id)), f"The compile {job_id} {outcomes.get(job.state, OVER)}")
 
 
 @router.post("/jobs/{job_id}/again")
 def compile_again(job_id: str, farm: FarmDep, principal: PrincipalDep, _: TypedDep) -> Response:
     """Compile the same once more; leads to the job of it."""
     answer = job_endpoints.compile_again(job_id, farm, principal)
-    made = answer.headers["location"].rpartition("/")[2]
-    said = "is the same, and stands: nothing has changed since" if made == job_id else "compiles the same once more"
-    return forms.done(addresses.job(made), f"The compile {made} {said}")
+    new_job_id = answer.headers["location"].rpartition("/")[2]
+    outcome = (
+        "is the same, and stands: nothing has changed since" if new_job_id == job_id else "compiles the same once more"
+    )
+    return forms.done(addresses.job(new_job_id), f"The compile {new_job_id} {outcome}")

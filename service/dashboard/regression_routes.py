@@ -43,5 +43,5 @@ def acknowledge(device_id: str, change_id: str, typed: TypedDep, farm: FarmDep, 
         with farm.database.read() as session:
             page = regressions_page(session, refused=form)
         return render.page("regressions.html", problem.status_code, page=page, section="regressions")
-    known = canary_endpoints.acknowledge_regression(device_id, change_id, body, farm, principal)
-    return forms.done(addresses.page("regressions"), f"{known.canary} on {known.target} is known of: {known.says}")
+    change = canary_endpoints.acknowledge_regression(device_id, change_id, body, farm, principal)
+    return forms.done(addresses.page("regressions"), f"{change.canary} on {change.target} is known of: {change.says}")

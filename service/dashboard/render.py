@@ -61,14 +61,14 @@ def static_address(name: str) -> str:
 @cache
 def environment() -> Environment:
     """The template environment: everything is escaped, an unknown name is an error."""
-    found = Environment(
+    templates = Environment(
         loader=PackageLoader("service.dashboard"),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals.update(
+    templates.globals.update(
         address=addresses,
         fmt=fmt,
         static=static_address,
@@ -80,7 +80,7 @@ def environment() -> Environment:
         table_rows=table_rows,
         coded=fmt.coded,
     )
-    return found
+    return templates
 
 
 def page(template: str, status: int = 200, **values: object) -> HTMLResponse:
@@ -88,7 +88,7 @@ def page(template: str, status: int = 200, **values: object) -> HTMLResponse:
     visitor = visitors.current()
     text = environment().get_template(template).render(now=time.time(), visitor=visitor, **values)
     answer = HTMLResponse(text, status, headers=dict(PAGE_HEADERS))
-    if visitor.said is not None:
+    if visitor.notice is not None:
         visitors.forget_said(answer)
     return answer
 
@@ -108,7 +108,7 @@ def data(table: Table | WholeTable, ending: str, name: str) -> Response:
 
 
 def static_file(name: str) -> Response | None:
-    """One static file, ours or the chart library's; None when there is none of that name."""
+    """Returns a static file, ours or the chart library's; None when there is none of that name."""
     path = _static_path(name)
     kind = STATIC_FILES.get(name) or LIBRARY_TYPES.get(path.suffix)
     if kind is None or not path.is_file():

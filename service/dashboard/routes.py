@@ -76,10 +76,10 @@ def front_door() -> str:
 @router.get(addresses.STATIC + "/{name}")
 def static_file(name: str) -> Response:
     """A style sheet, script or picture of the pages; open to all, for problem pages need them too."""
-    found = render.static_file(name)
-    if found is None:
+    response = render.static_file(name)
+    if response is None:
         raise NotFound("page.unknown", f"no static file {name!r}")
-    return found
+    return response
 
 
 @private.get("")
@@ -104,25 +104,25 @@ def jobs_data(ending: Ending, farm: FarmDep, chosen: Jobs, before: BeforeJob = "
 
 @private.get("/jobs/{job_id}")
 def one_job(job_id: str, farm: FarmDep) -> Response:
-    """One compile job."""
+    """Shows a compile job."""
     with farm.database.read() as session:
-        found = job_page(session, farm.settings, job_id)
-    if found is None:
+        page = job_page(session, farm.settings, job_id)
+    if page is None:
         raise NotFound("job.unknown", f"There is no compile job {job_id!r}.")
-    return render.page("job.html", page=found, section="jobs")
+    return render.page("job.html", page=page, section="jobs")
 
 
 @private.get("/jobs/{job_id}/{name}.{ending}")
 def one_job_data(job_id: str, name: str, ending: Ending, farm: FarmDep) -> Response:
-    """One of a job's tables as a file."""
+    """Sends one of a job's tables as a file."""
     with farm.database.read() as session:
-        job, found = queries.job(session, job_id), job_data(session, job_id, name)
+        job, table = queries.job(session, job_id), job_data(session, job_id, name)
     if name == "runs" and job is not None and job.bundle_digest is not None:
         whole = exports.runs_file(farm.database, RunFilter(bundle=job.bundle_digest))
         return render.data(whole, ending, f"{job_id}-runs")
-    if found is None:
+    if table is None:
         raise NotFound("data.unknown", f"job {job_id!r} has no table {name!r}")
-    return render.data(found, ending, f"{job_id}-{name}")
+    return render.data(table, ending, f"{job_id}-{name}")
 
 
 @private.get("/runs")
@@ -140,13 +140,13 @@ def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, before: BeforeRun = "
 
 @private.get("/runs/{run_id}")
 def one_run(run_id: str, farm: FarmDep, sort: SortKernels = "", find: Text = "") -> Response:
-    """One run; `sort` orders its per-kernel table, `find` is part of the names in it."""
+    """Shows a run; `sort` orders its per-kernel table, `find` is part of the names in it."""
     return run_routes.show(farm, run_id, sort, find=find)
 
 
 @private.get("/runs/{run_id}/{name}.{ending}")
 def one_run_data(run_id: str, name: str, ending: Ending, farm: FarmDep, sort: SortKernels = "") -> Response:
-    """One of a run's tables as a file, all of its rows."""
+    """Sends one of a run's tables as a file, all of its rows."""
     if sort and name != "kernels":
         raise Invalid(
             "query.unknown",
@@ -155,18 +155,18 @@ def one_run_data(run_id: str, name: str, ending: Ending, farm: FarmDep, sort: So
             hint="leave sort out; kernels have it",
         )
     with farm.database.read() as session:
-        found = run_data(session, farm.settings, run_id, name, sort)
-    if found is None:
+        table = run_data(session, farm.settings, run_id, name, sort)
+    if table is None:
         raise NotFound("data.unknown", f"run {run_id!r} has no table {name!r}")
-    return render.data(found, ending, f"{run_id}-{name}")
+    return render.data(table, ending, f"{run_id}-{name}")
 
 
 @private.get("/devices")
 def devices(farm: FarmDep, chosen: Devices, sort: SortDevices = "") -> Response:
     """Enrolled devices."""
     with farm.database.read() as session:
-        found = first_of(devices_page(session, sort, chosen))
-        return render.page("devices.html", page=found, section="devices")
+        page = first_of(devices_page(session, sort, chosen))
+        return render.page("devices.html", page=page, section="devices")
 
 
 @private.get("/devices.{ending}")
@@ -178,27 +178,27 @@ def devices_data(ending: Ending, farm: FarmDep, chosen: Devices, sort: SortDevic
 
 @private.get("/devices/{device_id}")
 def one_device(device_id: str, farm: FarmDep) -> Response:
-    """One device with its history."""
+    """Shows a device with its history."""
     with farm.database.read() as session:
-        found = device_page(session, farm.settings, device_id)
-    if found is None:
+        page = device_page(session, farm.settings, device_id)
+    if page is None:
         raise NotFound("device.unknown", f"There is no device {device_id!r}.")
-    return render.page("device.html", page=found, section="devices")
+    return render.page("device.html", page=page, section="devices")
 
 
 @private.get("/devices/{device_id}/{name}.{ending}")
 def one_device_data(device_id: str, name: str, ending: Ending, farm: FarmDep) -> Response:
     """A device's whole `history`, all of its `runs`, or its `temperatures`, as a file."""
     with farm.database.read() as session:
-        found = queries.device(session, device_id)
+        device = queries.device(session, device_id)
         points = temperatures(session, device_id) if name == "temperatures" else []
-    if found is not None and name == "temperatures":
+    if device is not None and name == "temperatures":
         return render.data(heat_table(points), ending, f"{device_id}-temperatures")
-    if found is None or name not in ("history", "runs"):
+    if device is None or name not in ("history", "runs"):
         raise NotFound("data.unknown", f"device {device_id!r} has no table {name!r}")
     if name == "history":
-        return render.data(exports.history_file(farm.database, found.id), ending, f"{device_id}-history")
-    whole = exports.runs_file(farm.database, RunFilter(device=found.id))
+        return render.data(exports.history_file(farm.database, device.id), ending, f"{device_id}-history")
+    whole = exports.runs_file(farm.database, RunFilter(device=device.id))
     return render.data(whole, ending, f"{device_id}-runs")
 
 
@@ -227,8 +227,8 @@ def benchmarks(
 ) -> Response:
     """The newest run of each configuration, ranked among its like."""
     with farm.database.read() as session:
-        found = benchmarks_page(session, chosen, all_verdicts=verdicts == "all", sort=sort, axes=axes_of(x, y, scale))
-    return render.page("benchmarks.html", page=found, section="benchmarks")
+        page = benchmarks_page(session, chosen, all_verdicts=verdicts == "all", sort=sort, axes=axes_of(x, y, scale))
+    return render.page("benchmarks.html", page=page, section="benchmarks")
 
 
 @private.get("/benchmarks.{ending}")
@@ -236,8 +236,8 @@ def benchmarks_data(
     ending: Ending, farm: FarmDep, chosen: Benchmarks, verdicts: Verdicts = "", sort: SortBenchmarks = ""
 ) -> Response:
     """The same table as a file, of all runs that were ever measured."""
-    found = exports.benchmarks_file(farm.database, chosen, all_verdicts=verdicts == "all", sort=sort)
-    return render.data(found, ending, "benchmarks")
+    table = exports.benchmarks_file(farm.database, chosen, all_verdicts=verdicts == "all", sort=sort)
+    return render.data(table, ending, "benchmarks")
 
 
 @private.get("/compare")
@@ -251,10 +251,10 @@ def compare(farm: FarmDep, run: RunIds = None) -> Response:
 def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None, of: OfKernels = "") -> Response:
     """The same figures as a file; `of=kernels`: kernel by kernel."""
     with farm.database.read() as session:
-        found = compare_page(session, run or [])
+        page = compare_page(session, run or [])
     if of != "kernels":
-        return render.data(compare_table(found.runs), ending, "compare")
-    kernels = kernels_of(found.runs)
+        return render.data(compare_table(page.runs), ending, "compare")
+    kernels = kernels_of(page.runs)
     if kernels is None:
         raise NotFound("data.unknown", "these runs have no times by kernel that may stand beside each other")
     return render.data(kernels, ending, "compare-kernels")

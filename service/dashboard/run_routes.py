@@ -1,4 +1,4 @@
-"""What the forms of a run's page do, each with the endpoint of the API that does it."""
+"""The forms of a run's page, each with the endpoint of the API that does it."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ def show(
 ) -> Response:
     """The page of a run. Raises: NotFound."""
     with farm.database.read() as session:
-        found = run_page(session, farm.settings, run_id, sort, find=find, form=form)
-    if found is None:
+        page = run_page(session, farm.settings, run_id, sort, find=find, form=form)
+    if page is None:
         raise NotFound("run.unknown", f"There is no run {run_id!r}.")
-    return render.page("run.html", status, page=found, section="runs")
+    return render.page("run.html", status, page=page, section="runs")
 
 
 @router.post("/{run_id}/again")
 def run_again(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Queue it once more; a form that is sent twice makes one run."""
     once = typed.text("once")[:100] or None
-    made = json.loads(bytes(endpoints.run_again(run_id, farm, principal, key=once).body))
-    return forms.done(addresses.run(made["id"]), "Queued: the same bundle, data, weights, settings and device")
+    created = json.loads(bytes(endpoints.run_again(run_id, farm, principal, key=once).body))
+    return forms.done(addresses.run(created["id"]), "Queued: the same bundle, data, weights, settings and device")
 
 
 @router.post("/{run_id}/about")
 def describe_run(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Say what it is called, what it is tagged with, what is noted of it."""
-    said = {"name": typed.text("name"), "note": typed.text("note"), "tags": typed_tags(typed.text("tags"))}
+    fields = {"name": typed.text("name"), "note": typed.text("note"), "tags": typed_tags(typed.text("tags"))}
     try:
-        endpoints.describe_run(run_id, forms.body_of(RunAbout, said), farm, principal)
+        endpoints.describe_run(run_id, forms.body_of(RunAbout, fields), farm, principal)
     except Problem as problem:
         if isinstance(problem, NotFound):
             raise
@@ -55,7 +55,7 @@ def describe_run(run_id: str, typed: TypedDep, farm: FarmDep, principal: Princip
 
 def _refused(farm: Farm, run_id: str, typed: forms.Typed, problem: Problem) -> Response:
     with farm.database.read() as session:
-        found = run_page(session, farm.settings, run_id)
-        form = about_form(found.run) if found else None
+        page = run_page(session, farm.settings, run_id)
+        form = about_form(page.run) if page else None
     refused = form.refused(typed, problem) if form else None
     return show(farm, run_id, form=refused, status=problem.status_code)

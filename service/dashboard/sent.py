@@ -1,4 +1,4 @@
-"""What a run has sent so far, by its events: steps, validations, lines of its log."""
+"""The progress of a run, by the events that it has sent: steps, validations, lines of its log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_LINES = 200
 
 @dataclass(frozen=True, slots=True)
 class SentStep:
-    """One step as it was sent; None: not finite, or not told."""
+    """A step as it was sent; None: not finite, or not told."""
 
     step: int
     loss: float | None
@@ -41,35 +41,35 @@ def log(session: Session, run_id: str) -> list[EventFacts]:
     """The newest lines that its devices said, oldest first."""
     query = select(Event).where(Event.subject == run_id, Event.kind == "log").order_by(Event.id.desc())
     newest = session.scalars(query.limit(MOST_LINES))
-    return [EventFacts(one.at, one.kind, str(one.body.get("message", "")), one.id) for one in newest][::-1]
+    return [EventFacts(event.at, event.kind, str(event.body.get("message", "")), event.id) for event in newest][::-1]
 
 
 def losses(session: Session, run_id: str, limit: int | None = MOST_STEPS) -> list[float | None]:
     """Losses in step order."""
-    return [one.loss for one in steps(session, run_id, limit)]
+    return [step.loss for step in steps(session, run_id, limit)]
 
 
 def validations(session: Session, run_id: str) -> list[Validation]:
     """Validations in step order: of an attempt that goes on, also those before."""
     query = select(Event.body).where(Event.subject == run_id, Event.kind == "eval").order_by(Event.id)
     needed = {"step", "samples", "loss"}
-    found = [body for body in session.scalars(query) if body.get("message") == "validation" and needed <= body.keys()]
+    bodies = [body for body in session.scalars(query) if body.get("message") == "validation" and needed <= body.keys()]
     return [
         Validation(body["step"], body["samples"], body["loss"], _number(body.get("accuracy")))
-        for body in _as_one(found)
+        for body in _as_one(bodies)
         if body["step"] and body["samples"]
     ]
 
 
 def _as_one(bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Events of steps as of one attempt: what a later attempt does again, an earlier one has not done."""
-    kept: list[dict[str, Any]] = []
+    merged: list[dict[str, Any]] = []
     for body in bodies:
         step = body.get("step") or 0
-        while kept and kept[-1].get("attempt") != body.get("attempt") and (kept[-1].get("step") or 0) >= step:
-            kept.pop()
-        kept.append(body)
-    return kept
+        while merged and merged[-1].get("attempt") != body.get("attempt") and (merged[-1].get("step") or 0) >= step:
+            merged.pop()
+        merged.append(body)
+    return merged
 
 
 def _milliseconds(value: object) -> float | None:

@@ -38,7 +38,7 @@ def table_rows(table: Table, chip: DrawnChip, button: DrawnButton, pick: bool = 
         if pick:
             cells.insert(0, _box(row))
         if has_actions:
-            cells.append('<td class="acts-cell">' + " ".join(button(one) for one in row.actions) + "</td>")
+            cells.append('<td class="acts-cell">' + " ".join(button(action) for action in row.actions) + "</td>")
         lines.append(f"<tr{_of_row(row)}>{''.join(cells)}</tr>")
     return Markup("\n".join(lines))
 
@@ -71,32 +71,32 @@ def _box(row: Row) -> str:
 
 
 def _name(row: Row) -> str:
-    """What stands before the name of a row."""
+    """Returns the marks before the name of a row."""
     letter = f'<span class="letter">{escaped(row.letter)}</span>' if row.letter else ""
     return f'{letter}<span class="key {escaped(row.mark)}"></span>' if row.mark else letter
 
 
 def _cell(column: Column, row: Row, chip: DrawnChip) -> str:
-    said = _said(column, row, chip)
+    cell = _content(column, row, chip)
     for notes, look in ((row.narrow_notes, "under narrow-only"), (row.notes, "under")):
         if note := notes.get(column.key):
-            said = f'{said}<span class="{look}">{escaped(note)}</span>'
-    return said
+            cell = f'{cell}<span class="{look}">{escaped(note)}</span>'
+    return cell
 
 
-def _said(column: Column, row: Row, chip: DrawnChip) -> str:
+def _content(column: Column, row: Row, chip: DrawnChip) -> str:
     value = row.values.get(column.key)
     if value is None or value == "":
         return _absent(column, row, chip)
     if column.kind in CHIPS:
         return chip(CHIPS[column.kind](str(value)))
-    shown = escaped(row.texts[column.key] if column.key in row.texts else column.show(value))
+    text = escaped(row.texts[column.key] if column.key in row.texts else column.show(value))
     if column.kind == "time":
-        return f'<time datetime="{escaped(str(value))}">{shown}</time>'
-    if column.wrap and "`" in shown and column.key not in row.links:
+        return f'<time datetime="{escaped(str(value))}">{text}</time>'
+    if column.wrap and "`" in text and column.key not in row.links:
         return fmt.coded(str(value))
     link = row.links.get(column.key)
-    return shown if link is None else f'<a href="{escaped(link)}">{shown}</a>'
+    return text if link is None else f'<a href="{escaped(link)}">{text}</a>'
 
 
 def _absent(column: Column, row: Row, chip: DrawnChip) -> str:

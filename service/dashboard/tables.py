@@ -1,4 +1,4 @@
-"""One table, three faces: the HTML on the page, CSV and JSON come from the same columns and rows."""
+"""Tables with three faces: the HTML on the page, CSV and JSON come from the same columns and rows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Value = str | int | float | bool | None
 Entry = TypeVar("Entry")
 Kind = Literal["text", "number", "time", "state", "verdict", "class", "code"]
 PIECE_ROWS = 100
-"""Of a file, sent at once."""
+"""Rows of a file that are sent at once."""
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. The unit is fixed for the column and is part of `key` (`median_ms`)."""
+    """A column. The unit is fixed for the column and is part of `key` (`median_ms`)."""
 
     key: str
     title: str
@@ -49,7 +49,7 @@ class Column:
 
     @property
     def shown_unit(self) -> str:
-        """What a page writes in the column's head."""
+        """Unit that a page writes in the column's head."""
         return "" if self.fits else self.unit
 
     @property
@@ -87,7 +87,7 @@ class Row:
     narrow_notes: Mapping[str, str] = field(default_factory=dict)
     """Such lines on a phone alone: what a column says that is left out there."""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """What a page writes where the value alone does not say it: the digits that an interval bears."""
+    """Texts that a page writes where the value alone does not say it: the digits that an interval bears."""
     anchor: str = ""
     dimmed: bool = False
     is_hidden: bool = False
@@ -95,9 +95,9 @@ class Row:
     mark: str = ""
     """Class of a colour key before the row's name (`phase-forward`, `series-2`)."""
     letter: str = ""
-    """What the row is called in the picture beside the table."""
+    """Letter of the row in the picture beside the table."""
     actions: tuple[Action, ...] = ()
-    """What the visitor may do about it; on the page only."""
+    """Actions that the visitor may take on it; on the page only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,9 @@ class Table:
         return replace(self, rows=tuple(order(self.rows, sort, lambda row: row.values.get(key))), sort=sort)
 
     def next_sort(self, key: str) -> str:
-        """What a click on the column's head asks for: numbers begin with the largest, texts with the first."""
+        """Returns the order that a click on the column's head asks for: numbers begin with the largest, texts with the
+        first.
+        """
         if self.sort == key:
             return f"-{key}"
         if self.sort == f"-{key}":
@@ -168,22 +170,22 @@ class WholeTable:
 
 def order(entries: Iterable[Entry], sort: str, value_of: Callable[[Entry], Value]) -> list[Entry]:
     """Entries by a value, falling if `sort` begins with `-`; those without one last either way."""
-    found = list(entries)
-    present = [entry for entry in found if value_of(entry) is not None]
+    rows = list(entries)
+    present = [entry for entry in rows if value_of(entry) is not None]
     present.sort(key=lambda entry: _order(value_of(entry)), reverse=sort.startswith("-"))
-    return [*present, *(entry for entry in found if value_of(entry) is None)]
+    return [*present, *(entry for entry in rows if value_of(entry) is None)]
 
 
-def csv_text(found: Table | WholeTable) -> Iterator[str]:
+def csv_text(table: Table | WholeTable) -> Iterator[str]:
     """RFC 4180 text in pieces: a header of column keys, then raw values. Absent is empty.
 
     A text that a spreadsheet would run as a formula gets an apostrophe in front: names come from users.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer)
-    writer.writerow([column.key for column in found.columns])
-    for number, row in enumerate(found.rows, start=1):
-        writer.writerow([_csv_value(row.values.get(column.key)) for column in found.columns])
+    writer.writerow([column.key for column in table.columns])
+    for number, row in enumerate(table.rows, start=1):
+        writer.writerow([_csv_value(row.values.get(column.key)) for column in table.columns])
         if number % PIECE_ROWS == 0:
             yield buffer.getvalue()
             buffer.seek(0)
@@ -191,12 +193,12 @@ def csv_text(found: Table | WholeTable) -> Iterator[str]:
     yield buffer.getvalue()
 
 
-def json_text(found: Table | WholeTable) -> Iterator[str]:
-    """One JSON object in pieces: columns with their units, and rows by column key."""
-    columns = [{"key": column.key, "title": column.title, "unit": column.unit} for column in found.columns]
-    piece = f'{{"name":{_json(found.name)},"columns":{_json(columns)},"rows":['
-    for number, row in enumerate(found.rows):
-        piece += ("," if number else "") + _json({column.key: row.values.get(column.key) for column in found.columns})
+def json_text(table: Table | WholeTable) -> Iterator[str]:
+    """Yields one JSON object in pieces: columns with their units, and rows by column key."""
+    columns = [{"key": column.key, "title": column.title, "unit": column.unit} for column in table.columns]
+    piece = f'{{"name":{_json(table.name)},"columns":{_json(columns)},"rows":['
+    for number, row in enumerate(table.rows):
+        piece += ("," if number else "") + _json({column.key: row.values.get(column.key) for column in table.columns})
         if number % PIECE_ROWS == PIECE_ROWS - 1:
             yield piece
             piece = ""
@@ -229,7 +231,7 @@ def table(name: str, caption: str, columns: Sequence[Column], rows: Sequence[Row
 
 
 SHOWN_ROWS = 100
-"""Of a long series, on a page."""
+"""Most rows of a long series on a page."""
 
 
 def shown_places(count: int) -> Sequence[int]:

@@ -30,7 +30,7 @@ MOST_SAID = 600
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the last form came to, shown once by the page that follows."""
+    """The outcome of the last form, shown once by the page that follows."""
 
     text: str
     tone: Literal["good", "bad"] = "good"
@@ -44,7 +44,7 @@ class Visitor:
     is_home: bool = False
     session: str = ""
     """The secret of its cookie; a program with a key has none."""
-    said: Said | None = None
+    notice: Said | None = None
 
     def may(self, scope: Scope) -> bool:
         """Whether its key has that scope."""
@@ -52,7 +52,7 @@ class Visitor:
 
     @property
     def form_token(self) -> str:
-        """What each form of a page carries: another site knows neither it nor the cookie that it is made from."""
+        """Token that each form of a page carries: another site knows neither it nor the cookie that it is made from."""
         return _seal(self.session, "form") if self.session else ""
 
 
@@ -63,8 +63,8 @@ _CURRENT: ContextVar[Visitor] = ContextVar("visitor", default=STRANGER)
 async def meet(request: Request, principal: Annotated[Principal, Depends(require_principal)]) -> None:
     """Before each page and form: note who is there."""
     session = "" if bearer_token(request) else request.cookies.get(COOKIE, "")
-    said = _read(session, request.cookies.get(SAID_COOKIE, "")) if request.method == "GET" else None
-    _CURRENT.set(Visitor(principal.scopes, principal.is_home, session, said))
+    notice = _read(session, request.cookies.get(SAID_COOKIE, "")) if request.method == "GET" else None
+    _CURRENT.set(Visitor(principal.scopes, principal.is_home, session, notice))
 
 
 def current() -> Visitor:
@@ -72,12 +72,12 @@ def current() -> Visitor:
     return _CURRENT.get()
 
 
-def tell(answer: Response, said: Said) -> None:
+def tell(answer: Response, notice: Said) -> None:
     """Let the page that follows say it: a cookie, sealed with the session, so that nobody else's words are shown."""
     session = current().session
     if not session:
         return
-    words = base64.urlsafe_b64encode(f"{said.tone}\n{said.text[:MOST_SAID]}".encode()).decode()
+    words = base64.urlsafe_b64encode(f"{notice.tone}\n{notice.text[:MOST_SAID]}".encode()).decode()
     answer.set_cookie(
         SAID_COOKIE,
         f"{words}.{_seal(session, words)}",

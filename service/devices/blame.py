@@ -19,7 +19,9 @@ from service.store import states
 from service.store.database.models import Attempt, Device, DeviceEvent, Run, Strike
 
 CLOCK_SKEW_S = 300.0
-"""What a device's clock may be off: assignments are valid from so long before they were made, to so long after."""
+"""Largest tolerated error of a device's clock: assignments are valid from so long before they were made, to so long
+after.
+"""
 BY_STRIKES, BY_CLOCK = "strikes", "clock"
 OF_THE_CLOCK = ("envelope.expired", "envelope.not_before")
 RESTARTED = "restarted"
@@ -30,7 +32,7 @@ FAILED, MISSED = "failed", "missed"
 """`Attempt.spent`: the device is out for this run until an operator releases it; or until it has worked since, or
 `device_retry_s` have passed, for the reason may pass."""
 FRESH = {"populate_existing": True}
-"""What was read before the row was held may be old."""
+"""Execution options that read a row anew: values that were read before the row was held may be old."""
 
 
 def note(session: Session, device_id: str, kind: str, message: str = "") -> None:
@@ -42,8 +44,8 @@ def hold(session: Session, run: Run, device_id: str) -> Device:
     """The device, held together with those that this run has struck: in the order of ids, so that nobody deadlocks."""
     struck = select(Strike.device_id).where(Strike.run_id == run.id)
     query = select(Device).where((Device.id == device_id) | Device.id.in_(struck)).order_by(Device.id)
-    held = {device.id: device for device in session.scalars(query.with_for_update(), execution_options=FRESH)}
-    return held[device_id]
+    devices = {device.id: device for device in session.scalars(query.with_for_update(), execution_options=FRESH)}
+    return devices[device_id]
 
 
 def hold_alone(session: Session, device_id: str) -> Device | None:
@@ -57,8 +59,8 @@ def strike(session: Session, device: Device, run: Run, *, code: str, message: st
     if run.organisation_id != device.organisation_id:  # what others' runs say is not for the device's owner to read
         message = "a run of another organisation"
     note(session, device.id, "strike", f"run {run.id}: {code}: {message}")
-    mine = select(Strike.id).where(Strike.device_id == device.id)
-    if session.scalar(mine.where(Strike.run_id == run.id).limit(1)) is not None:
+    strikes = select(Strike.id).where(Strike.device_id == device.id)
+    if session.scalar(strikes.where(Strike.run_id == run.id).limit(1)) is not None:
         return False
     session.add(Strike(device_id=device.id, run_id=run.id, code=code[:100]))
     device.strikes += 1
@@ -97,13 +99,13 @@ def forget_strikes(session: Session, device: Device) -> None:
 def take_back(session: Session, run: Run, reason: str, *, most: int) -> None:
     """The run was to blame: its strikes go, and quarantines that they made end. The devices are held (see `hold`)."""
     strikes = list(session.scalars(select(Strike).where(Strike.run_id == run.id)))
-    for one in strikes:
-        device = session.get_one(Device, one.device_id)
+    for strike in strikes:
+        device = session.get_one(Device, strike.device_id)
         made_it = device.strikes >= most
         device.strikes = max(0, device.strikes - 1)
         why = reason if run.organisation_id == device.organisation_id else "it was to blame itself"
         note(session, device.id, "strike-taken-back", f"run {run.id}: {why}")
-        session.delete(one)
+        session.delete(strike)
         if made_it and device.strikes < most and device.quarantined_for == BY_STRIKES:
             end_quarantine(session, device, "a strike was taken back")
 
@@ -115,8 +117,8 @@ def doubt(session: Session, run: Run, *, most: int) -> None:
     down, and that does nothing well in between, is more likely to be the cause itself, or to drop its work on purpose
     together with another: a canary run decides, at once if it has done work since its last one.
     """
-    mine = select(Attempt.device_id).where(Attempt.run_id == run.id, Attempt.strike == TAKEN_BACK)
-    for device_id in sorted(set(session.scalars(mine))):
+    query = select(Attempt.device_id).where(Attempt.run_id == run.id, Attempt.strike == TAKEN_BACK)
+    for device_id in sorted(set(session.scalars(query))):
         device = session.get_one(Device, device_id)
         since = max(device.succeeded_at, device.released_at)
         bundles = (
@@ -138,31 +140,35 @@ def end_quarantine(session: Session, device: Device, reason: str) -> None:
     device.state_reason, device.quarantined_for = "", ""
 
 
-def clock_decides(device: Device, said: float | None) -> bool:
+def clock_decides(device: Device, device_time_s: float | None) -> bool:
     """Whether what the device's clock says may change anything for it."""
-    if said is None:
+    if device_time_s is None:
         return False
-    is_off = not math.isfinite(said) or abs(said - time.time()) > CLOCK_SKEW_S
+    is_off = not math.isfinite(device_time_s) or abs(device_time_s - time.time()) > CLOCK_SKEW_S
     return device.state == "active" if is_off else device.quarantined_for == BY_CLOCK
 
 
-def judge_clock(session: Session, device: Device, said: float | None) -> None:
+def judge_clock(session: Session, device: Device, device_time_s: float | None) -> None:
     """Quarantine a device whose clock would refuse or misdate every assignment; release it once the clock is right.
 
-    `said`: the device's time as it asked for work, seconds since 1970; None if its agent does not say.
+    `device_time_s`: the device's time as it asked for work, seconds since 1970; None if its agent does not say.
     """
-    if said is None or not clock_decides(device, said):
+    if device_time_s is None or not clock_decides(device, device_time_s):
         return
-    off_s = said - time.time()
+    off_s = device_time_s - time.time()
     hold_alone(session, device.id)  # an operator may have decided something since it was read
     if not abs(off_s) <= CLOCK_SKEW_S:
         if device.state == "active":
             side = "ahead of" if off_s > 0 else "behind"
-            is_far = f"is {abs(off_s):,.0f} s {side} the farm's" if math.isfinite(off_s) else f"says {said}, no time"
+            is_far = (
+                f"is {abs(off_s):,.0f} s {side} the farm's"
+                if math.isfinite(off_s)
+                else f"says {device_time_s}, no time"
+            )
             reason = f"its clock {is_far}; set it (NTP): then work comes again"
             _quarantine(session, device, reason, BY_CLOCK)
     elif device.state == "quarantined" and device.quarantined_for == BY_CLOCK:
         end_quarantine(session, device, "its clock is right again")
         # Runs that it refused for its clock's sake may come again, once it has shown with others that it works.
-        mine = (Attempt.device_id == device.id, Attempt.code.in_(OF_THE_CLOCK), Attempt.spent.is_not(None))
-        session.execute(update(Attempt).where(*mine).values(spent=MISSED))
+        conditions = (Attempt.device_id == device.id, Attempt.code.in_(OF_THE_CLOCK), Attempt.spent.is_not(None))
+        session.execute(update(Attempt).where(*conditions).values(spent=MISSED))

@@ -44,24 +44,24 @@ def archive(seed: int) -> bytes:
 def losses(seed: int) -> list[float]:
     """Loss of each step, in float64."""
     (w, b), (x, y) = weights(), data(seed)
-    rows, found = np.arange(SAMPLES), []
+    rows, step_losses = np.arange(SAMPLES), []
     for _ in range(STEPS):
         logits = x.astype(np.float64) @ w + b
         shifted = logits - logits.max(axis=1, keepdims=True)
         probabilities = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
-        found.append(float(-np.log(probabilities[rows, y]).mean()))
+        step_losses.append(float(-np.log(probabilities[rows, y]).mean()))
         probabilities[rows, y] -= 1.0
         d_logits = probabilities / SAMPLES
         w, b = w - LEARNING_RATE * (x.T @ d_logits), b - LEARNING_RATE * d_logits.sum(axis=0)
-    return found
+    return step_losses
 
 
-def difference(seed: int, told: Sequence[float | None]) -> str:
-    """What is wrong with the losses that a device told; empty if they are right."""
+def difference(seed: int, reported: Sequence[float | None]) -> str:
+    """Returns what is wrong with the losses that a device told; empty if they are right."""
     expected = losses(seed)
-    if len(told) != len(expected):
-        return f"{len(told)} losses for {len(expected)} steps"
-    for step, (right, said) in enumerate(zip(expected, told, strict=True), 1):
-        if said is None or not abs(said - right) <= TOLERANCE * (1.0 + abs(right)):
-            return f"the loss of step {step} is {said}, it must be {right:.6g}"
+    if len(reported) != len(expected):
+        return f"{len(reported)} losses for {len(expected)} steps"
+    for step, (right, loss) in enumerate(zip(expected, reported, strict=True), 1):
+        if loss is None or not abs(loss - right) <= TOLERANCE * (1.0 + abs(right)):
+            return f"the loss of step {step} is {loss}, it must be {right:.6g}"
     return ""

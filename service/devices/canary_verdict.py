@@ -1,4 +1,4 @@
-"""What a canary run says of its device: active again, or quarantined for longer; nothing, if it was timed."""
+"""The verdict of a canary run on its device: active again, or quarantined for longer; nothing, if it was timed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.store.database.models import Device, Run
 SAMPLES, LEARNING_RATE = 8, 0.5
 """Batch and learning rate of the canary run."""
 MOST_DOUBLINGS = 7
-"""Of the pause between two canaries of one device: 128 times as long at most."""
+"""Most doublings of the pause between two canaries of one device: 128 times as long at most."""
 
 
 def pause_s(settings: Settings, failures: int) -> float:

@@ -13,27 +13,27 @@ from service.store.database.models import Device
 from service.store.database.scope import organisation_of
 
 
-def run_s(settings: Settings, wanted: RunSettings | None = None) -> float:
+def run_s(settings: Settings, requested: RunSettings | None = None) -> float:
     """Seconds for all processes of an attempt together, as for a real board; None: of a run that asks for nothing. What
     is to be sustained for long has time for it, without its user asking."""
-    if wanted is None or wanted.time_limit_s is None:
-        return max(settings.run_s, _sustained_s(wanted))
-    return wanted.time_limit_s
+    if requested is None or requested.time_limit_s is None:
+        return max(settings.run_s, _sustained_s(requested))
+    return requested.time_limit_s
 
 
-def _sustained_s(wanted: RunSettings | None) -> float:
-    return wanted.sustained_s / SUSTAIN_SHARE if wanted is not None and wanted.mode == "sustained" else 0.0
+def _sustained_s(requested: RunSettings | None) -> float:
+    return requested.sustained_s / SUSTAIN_SHARE if requested is not None and requested.mode == "sustained" else 0.0
 
 
 def most_run_s(settings: Settings) -> float:
-    """What a run may ask for."""
+    """Returns the longest time that a run may ask for."""
     return max(settings.run_s, settings.run_most_s)
 
 
-def check_asked(session: Session, settings: Settings, wanted: RunSettings) -> None:
+def check_asked(session: Session, settings: Settings, requested: RunSettings) -> None:
     """That a run asks for no more than it can have. Raises: Invalid; Forbidden (more than its organisation may)."""
-    most_s, asked_s = most_run_s(settings), run_s(settings, wanted)
-    where, asks = ("time_limit_s", "asked") if wanted.time_limit_s is not None else ("sustain_s", "needed")
+    most_s, asked_s = most_run_s(settings), run_s(settings, requested)
+    where, asks = ("time_limit_s", "asked") if requested.time_limit_s is not None else ("sustain_s", "needed")
     if asked_s > most_s:
         raise Invalid(
             "limits.run-time",
@@ -42,7 +42,7 @@ def check_asked(session: Session, settings: Settings, wanted: RunSettings) -> No
             hint="ask for less, and start another run from its weights; or ask the "
             "operator for a higher POCKFARM_RUN_MOST_S",
         )
-    if wanted.time_limit_s is None and asked_s <= settings.run_s:
+    if requested.time_limit_s is None and asked_s <= settings.run_s:
         return
     limit_s = limit_of(settings, quotas_of(session, organisation_of(session)), "run_s")
     if limit_s is not None and asked_s > limit_s:
@@ -56,9 +56,9 @@ def check_asked(session: Session, settings: Settings, wanted: RunSettings) -> No
         )
 
 
-def clock_s(settings: Settings, device: Device, wanted: RunSettings | None = None) -> float:
+def clock_s(settings: Settings, device: Device, requested: RunSettings | None = None) -> float:
     """Seconds that an attempt on the device may take, transfer and run together."""
-    return settings.transfer_s + run_s(settings, wanted) * time_factor(device)
+    return settings.transfer_s + run_s(settings, requested) * time_factor(device)
 
 
 def longest_s(settings: Settings, device: Device) -> float:
@@ -71,7 +71,7 @@ def time_factor(device: Device) -> float:
     return EMULATION_TIME_FACTOR if device.measurement_class == "emulated" else 1.0
 
 
-def free_s(settings: Settings, device: Device, wanted: RunSettings | None) -> float:
+def free_s(settings: Settings, device: Device, requested: RunSettings | None) -> float:
     """Seconds without maintenance that a device needs before it gets the run. A device that asks for work is only
     told whether a run of the farm's own limit fits, so a shorter one waits as long as that."""
-    return max(clock_s(settings, device), clock_s(settings, device, wanted))
+    return max(clock_s(settings, device), clock_s(settings, device, requested))

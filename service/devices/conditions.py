@@ -28,7 +28,7 @@ KEPT_QUARTERS = 7 * 86_400 // QUARTER_S
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a device told, and when; or why it was not taken."""
+    """The condition that a device reported, and when; or why the report was not accepted."""
 
     at: float
     condition: Condition = field(default_factory=Condition)
@@ -36,7 +36,7 @@ class Told:
 
 
 def read(header: str, at: float) -> Told:
-    """What a header says."""
+    """Reads a header."""
     if len(header) > MOST_CONDITION_CHARACTERS:
         return Told(at, problem=f"{len(header)} characters, {MOST_CONDITION_CHARACTERS} at most")
     try:
@@ -47,7 +47,7 @@ def read(header: str, at: float) -> Told:
 
 @dataclass(slots=True)
 class Conditions:
-    """Of devices, that the database has not been told of."""
+    """Conditions of devices that have not been written to the database yet."""
 
     _new: dict[str, Told] = field(default_factory=dict)
     _hottest_c: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -57,12 +57,12 @@ class Conditions:
         """The device says how it is; an older agent does not."""
         if header is None:
             return
-        told = read(header, time.time())
-        heat_c = told.condition.temperature_c
+        report = read(header, time.time())
+        heat_c = report.condition.temperature_c
         with self._lock:
-            self._new[device_id] = told
+            self._new[device_id] = report
             if heat_c is not None:
-                key = (device_id, int(told.at // QUARTER_S))
+                key = (device_id, int(report.at // QUARTER_S))
                 self._hottest_c[key] = max(heat_c, self._hottest_c.get(key, heat_c))
 
     def write(self, database: Database) -> None:
@@ -71,10 +71,16 @@ class Conditions:
             new, self._new = self._new, {}
             hottest, self._hottest_c = self._hottest_c, {}
         try:
-            _write(database, DeviceCondition, ("device_id",), "at", [_row(one, new[one]) for one in sorted(new)])
+            _write(
+                database,
+                DeviceCondition,
+                ("device_id",),
+                "at",
+                [_row(device_id, new[device_id]) for device_id in sorted(new)],
+            )
             heat = [
-                {"device_id": one, "quarter": quarter, "hottest_c": hottest[one, quarter]}
-                for one, quarter in sorted(hottest)
+                {"device_id": device_id, "quarter": quarter, "hottest_c": hottest[device_id, quarter]}
+                for device_id, quarter in sorted(hottest)
             ]
             _write(database, DeviceTemperature, ("device_id", "quarter"), "hottest_c", heat)
         except BaseException:
@@ -94,36 +100,38 @@ def _write(
             keep_higher(session, kind, rows[first : first + AT_ONCE], key=key, higher=higher)
 
 
-def _row(device_id: str, told: Told) -> Mapping[str, Any]:
-    said = told.condition
+def _row(device_id: str, report: Told) -> Mapping[str, Any]:
+    condition = report.condition
     return {
         "device_id": device_id,
-        "storage_total_bytes": said.storage_total_bytes,
-        "storage_free_bytes": said.storage_free_bytes,
-        "kept_bytes": said.kept_bytes,
-        "temperature_c": said.temperature_c,
-        "problem": told.problem,
-        "at": told.at,
+        "storage_total_bytes": condition.storage_total_bytes,
+        "storage_free_bytes": condition.storage_free_bytes,
+        "kept_bytes": condition.kept_bytes,
+        "temperature_c": condition.temperature_c,
+        "problem": report.problem,
+        "at": report.at,
     }
 
 
 def condition_of(session: Session, device_id: str) -> DeviceCondition | None:
-    """What the device told last; None if it never did, or belongs to somebody else."""
+    """Returns the condition that the device told last; None if it never did, or belongs to somebody else."""
     return session.scalar(select(DeviceCondition).where(DeviceCondition.device_id == device_id))
 
 
 def nearly_full(session: Session) -> list[DeviceCondition]:
-    """What devices told last whose storage is nearly full, those with the least room first."""
+    """Returns the newest conditions of devices whose storage is nearly full, those with the least room first."""
     few = select(DeviceCondition).where(DeviceCondition.storage_free_bytes < ENOUGH_FREE_BYTES)
-    found = session.scalars(few.order_by(DeviceCondition.storage_free_bytes, DeviceCondition.device_id))
-    return [one for one in found if one.storage_is_nearly_full]
+    conditions = session.scalars(few.order_by(DeviceCondition.storage_free_bytes, DeviceCondition.device_id))
+    return [condition for condition in conditions if condition.storage_is_nearly_full]
 
 
 def storage_words(condition: DeviceCondition | None) -> str:
     """That the storage is nearly full, and what to do; empty: it is not, or was not told."""
     if condition is None or not condition.storage_is_nearly_full:
         return ""
-    free, total = ((one or 0) / (1 << 30) for one in (condition.storage_free_bytes, condition.storage_total_bytes))
+    free, total = (
+        (size_bytes or 0) / (1 << 30) for size_bytes in (condition.storage_free_bytes, condition.storage_total_bytes)
+    )
     return (
         f"its storage is nearly full: {free:.1f} of {total:.1f} GiB are free where its agent keeps its work; "
         "make room there, or runs end as device.disk"
@@ -132,9 +140,9 @@ def storage_words(condition: DeviceCondition | None) -> str:
 
 def temperatures(session: Session, device_id: str) -> list[tuple[float, float]]:
     """(middle of a quarter of an hour, the hottest in it) of the last week, the oldest first."""
-    mine = select(DeviceTemperature.quarter, DeviceTemperature.hottest_c)
-    found = session.execute(mine.where(DeviceTemperature.device_id == device_id).order_by(DeviceTemperature.quarter))
-    return [((quarter + 0.5) * QUARTER_S, heat_c) for quarter, heat_c in found]
+    query = select(DeviceTemperature.quarter, DeviceTemperature.hottest_c)
+    rows = session.execute(query.where(DeviceTemperature.device_id == device_id).order_by(DeviceTemperature.quarter))
+    return [((quarter + 0.5) * QUARTER_S, heat_c) for quarter, heat_c in rows]
 
 
 def is_to_be_forgotten(session: Session) -> bool:

@@ -37,8 +37,8 @@ def judge_promise(session: Session, device: Device, level: int) -> None:
     """Take what the device promises for the work that it asks for; its history tells when that is another level."""
     if promises_the_same(device, level):
         return
-    said = f"asks for work at isolation level {_bounded(level)}, and said {device.isolation_level} before"
-    note(session, device.id, "isolation", said)
+    message = f"asks for work at isolation level {_bounded(level)}, and said {device.isolation_level} before"
+    note(session, device.id, "isolation", message)
     judge_description(session, device, level)
 
 
@@ -61,19 +61,21 @@ def judge_report(session: Session, device: Device, report: Report) -> None:
     device.isolation_level = min(device.isolation_level, believed)
 
 
-def with_facts(environment: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+def with_facts(environment: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
     """The environment with what was found of the sandbox, if anything was, in place of what it says of it itself."""
-    told = {name: clean_text(found[name], 500) for name in ISOLATION_FACTS if name in found}
-    return {name: value for name, value in environment.items() if not told or name not in ISOLATION_FACTS} | told
+    observed = {name: clean_text(facts[name], 500) for name in ISOLATION_FACTS if name in facts}
+    return {
+        name: value for name, value in environment.items() if not observed or name not in ISOLATION_FACTS
+    } | observed
 
 
 def contradiction(session: Session, device: Device) -> str:
-    """What contradicts the level that the device has said since its newest start; empty: nothing does."""
+    """Returns what contradicts the level that the device has stated since its newest start; empty: nothing does."""
     query = select(DeviceEvent.kind, DeviceEvent.message).where(
         DeviceEvent.device_id == device.id, DeviceEvent.kind.in_((CONTRADICTED, RESTARTED))
     )
-    found = session.execute(query.order_by(DeviceEvent.id.desc()).limit(1)).one_or_none()
-    return found.message if found is not None and found.kind == CONTRADICTED else ""
+    event = session.execute(query.order_by(DeviceEvent.id.desc()).limit(1)).one_or_none()
+    return event.message if event is not None and event.kind == CONTRADICTED else ""
 
 
 def _note_contradiction(session: Session, device: Device, level: int, environment: Mapping[str, str]) -> None:

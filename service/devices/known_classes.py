@@ -13,7 +13,7 @@ from service.people.query import meant
 from service.store.database.models import Device
 
 SLIP = 0.85
-"""Of two names: from here on (`difflib`) one is taken for the other, misspelt."""
+"""Similarity of two names (`difflib`) from which one is taken for the other, misspelt."""
 
 
 def known_classes(session: Session) -> list[str]:
@@ -23,23 +23,25 @@ def known_classes(session: Session) -> list[str]:
 
 
 def check_asked(session: Session, device_class: str | None, *, is_new: bool) -> None:
-    """Of a token. Raises: Invalid for a class that nobody knows, unless it is said to be new."""
-    known = known_classes(session)
-    if device_class is None or is_new or device_class in known:
+    """Checks the device class of a token. Raises: Invalid for an unknown class, unless it is said to be new."""
+    classes = known_classes(session)
+    if device_class is None or is_new or device_class in classes:
         return
-    otherwise = f"there are: {', '.join(known)}; for a kind of board of your own say `new_class` (--new-class)"
+    otherwise = f"there are: {', '.join(classes)}; for a kind of board of your own say `new_class` (--new-class)"
     raise Invalid(
         "enrol.device-class-unknown",
         f"no device class is called {device_class!r:.100}",
         where="device_class",
-        hint=meant(device_class, known, otherwise),
+        hint=meant(device_class, classes, otherwise),
     )
 
 
 def check_said(session: Session, device_class: str) -> None:
-    """Of a board that enrols by a token for any class. Raises: Forbidden for a class that is a known one, misspelt."""
-    known = known_classes(session)
-    near = [] if device_class in known else difflib.get_close_matches(device_class, known, n=1, cutoff=SLIP)
+    """Checks the class of a board that enrols by a token for any class. Raises: Forbidden for a class that is a known
+    one, misspelt.
+    """
+    classes = known_classes(session)
+    near = [] if device_class in classes else difflib.get_close_matches(device_class, classes, n=1, cutoff=SLIP)
     if near:
         raise Forbidden(
             "enrol.device-class-unknown",

@@ -1,4 +1,5 @@
-"""One identity, one machine: an agent that comes from another machine than the one that works waits, or is refused.
+"""The machine behind an identity: an agent that comes from another machine than the one that works waits, or is
+refused.
 
 A copied memory card or state folder makes two agents of one device. The agent that works goes on; one from another
 machine takes over only when the first has been silent for a minute, as when a card moves to another board. When both
@@ -36,7 +37,7 @@ START_AGAIN = "if you stop that one, start this agent again"
 
 
 def read(header: str | None) -> Machine:
-    """What an agent tells of its machine; an older agent tells nothing, and neither does a header that is none."""
+    """Reads what an agent tells of its machine; an older agent tells nothing, and neither does an invalid header."""
     if header is None or len(header) > MOST_MACHINE_CHARACTERS:
         return Machine()
     try:

@@ -1,4 +1,4 @@
-"""What a device is called: its agent says so as it enrols, and an operator may say otherwise."""
+"""The names of devices: an agent gives the name as it enrols, and an operator may give another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from device_agents.wire import DEVICE_NAME, DEVICE_NAME_WORDS
 from service.base.problems import Conflict, Invalid
 from service.devices.blame import note
-from service.devices.service import own
+from service.devices.service import owned_device
 from service.store.database.models import Device, Organisation
 from service.store.database.scope import EVERYONES
 
@@ -21,7 +21,7 @@ def rename(session: Session, device_id: str, name: str) -> Device:
     or its name already)."""
     name = name.strip()
     check_name(name)
-    device = own(session, device_id)
+    device = owned_device(session, device_id)
     if device.state == "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
     if name == device.name:

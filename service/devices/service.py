@@ -69,7 +69,7 @@ def history(session: Session, device_id: str, *, limit: int = 100) -> Sequence[D
 
 def set_state(session: Session, device_id: str, state: str, reason: str) -> Device:
     """Quarantine (no more work), release or remove (never again) a device. Raises: NotFound; Conflict if removed."""
-    device = own(session, device_id)
+    device = owned_device(session, device_id)
     if device.state == "removed" and state != "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
     states.move(session, device, EVENTS[state], message=reason)
@@ -81,7 +81,7 @@ def set_state(session: Session, device_id: str, state: str, reason: str) -> Devi
     return device
 
 
-def own(session: Session, device_id: str) -> Device:
+def owned_device(session: Session, device_id: str) -> Device:
     """The device, held. Raises: NotFound; Forbidden for one that others share with the session's organisation."""
     device = hold_alone(session, device_id) or find(session, device_id)
     whose = session.info.get(KEY)
@@ -97,7 +97,7 @@ def own(session: Session, device_id: str) -> Device:
 
 def set_canary(session: Session, device_id: str, *, enabled: bool) -> Device:
     """Turn canary runs on (the next one comes at once) or off for a device. Raises: NotFound."""
-    device = own(session, device_id)
+    device = owned_device(session, device_id)
     device.canary_off = not enabled
     call_device(session, device_id)
     device.canary_at = min(device.canary_at or SOON, SOON) if enabled else device.canary_at
@@ -110,7 +110,7 @@ def set_canary(session: Session, device_id: str, *, enabled: bool) -> Device:
 def set_drained(session: Session, device_id: str, *, reason: str | None) -> Device:
     """Drain a device (it finishes what it has, and takes nothing new) for a reason, or, with None, let it take work
     again. Raises: NotFound; Conflict if removed."""
-    device = own(session, device_id)
+    device = owned_device(session, device_id)
     if device.state == "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
     if reason is None:
@@ -125,9 +125,9 @@ def set_drained(session: Session, device_id: str, *, reason: str | None) -> Devi
     return device
 
 
-def change_tags(session: Session, device_id: str, *, given: Mapping[str, str], remove: Sequence[str]) -> Device:
+def change_tags(session: Session, device_id: str, *, add: Mapping[str, str], remove: Sequence[str]) -> Device:
     """Set and take away tags of a device. Raises: NotFound, Invalid (no tag; too many)."""
-    for key, value in given.items():
+    for key, value in add.items():
         if not re.fullmatch(TAG_KEY, key) or (value and not re.fullmatch(TAG_VALUE, value)):
             raise Invalid(
                 "device.tag",
@@ -135,19 +135,19 @@ def change_tags(session: Session, device_id: str, *, given: Mapping[str, str], r
                 where=f"set.{key}"[:200],
                 hint="keys: lower-case letters, digits, ._/-; values: letters, digits, ._:@+/-",
             )
-    device = own(session, device_id)
-    kept = {key: value for key, value in device.tags.items() if key not in remove} | dict(given)
-    if len(kept) > MOST_TAGS:
+    device = owned_device(session, device_id)
+    tags = {key: value for key, value in device.tags.items() if key not in remove} | dict(add)
+    if len(tags) > MOST_TAGS:
         raise Invalid(
             "device.tags",
-            f"{len(kept)} tags, a device has {MOST_TAGS} at most",
+            f"{len(tags)} tags, a device has {MOST_TAGS} at most",
             where="set",
             hint="take some away with `remove`",
         )
-    if kept != device.tags:
-        device.tags = kept
+    if tags != device.tags:
+        device.tags = tags
         call_device(session, device.id)
-        note(session, device.id, "tags", " ".join(f"{key}={value}" if value else key for key, value in kept.items()))
+        note(session, device.id, "tags", " ".join(f"{key}={value}" if value else key for key, value in tags.items()))
     return device
 
 

@@ -34,16 +34,16 @@ class Sightings:
         """Tell the database; what it does not take now is told the next time."""
         with self._lock:
             new, self._new = self._new, {}
-        left = sorted(new)
+        remaining = sorted(new)
         try:
-            while left:
+            while remaining:
                 with database.transaction() as session:
-                    at = min(new[one] for one in left[:AT_ONCE])
-                    session.execute(_seen(left[:AT_ONCE], at), execution_options={"synchronize_session": False})
-                left = left[AT_ONCE:]
+                    at = min(new[device_id] for device_id in remaining[:AT_ONCE])
+                    session.execute(_seen(remaining[:AT_ONCE], at), execution_options={"synchronize_session": False})
+                remaining = remaining[AT_ONCE:]
         except BaseException:
             with self._lock:
-                self._new = {one: new[one] for one in left} | self._new
+                self._new = {device_id: new[device_id] for device_id in remaining} | self._new
             raise
 
 

@@ -1,4 +1,4 @@
-"""What a run may ask of a device beyond target, class and id: tags, a data set of the device's own, a mode.
+"""The wants of a run beyond target, class and id of a device: tags, a data set of the device's own, a mode.
 
 A want is a short text, and so is what a device offers: `tag:gpu`, `tag:rack=7`, `data:digits`, `data:digits@sha256:…`,
 `mode:compare` (of the modes that not every agent takes).
@@ -35,18 +35,18 @@ def offers(device: Device) -> frozenset[str]:
 def offers_of(
     tags: Mapping[str, str], own_datasets: Iterable[Mapping[str, Any]], modes: Iterable[str]
 ) -> frozenset[str]:
-    """What a device with these tags, data sets and further modes offers."""
-    found = {f"{TAG}{key}" for key in tags}
-    found |= {f"{TAG}{key}={value}" for key, value in tags.items() if value}
-    for one in own_datasets:
-        found |= {f"{DATA}{one['name']}", f"{DATA}{one['name']}@{one['digest']}"}
-    return frozenset(found | {f"{MODE}{mode}" for mode in modes})
+    """Returns the offers of a device with these tags, data sets and further modes."""
+    offers = {f"{TAG}{key}" for key in tags}
+    offers |= {f"{TAG}{key}={value}" for key, value in tags.items() if value}
+    for dataset in own_datasets:
+        offers |= {f"{DATA}{dataset['name']}", f"{DATA}{dataset['name']}@{dataset['digest']}"}
+    return frozenset(offers | {f"{MODE}{mode}" for mode in modes})
 
 
 def wants_of(where: Iterable[str], data: tuple[str, str | None] | None, mode: str = "") -> tuple[str, ...]:
     """The wants of a request, in the one order that they are kept in. Raises: Invalid."""
-    found = {f"{TAG}{condition}" for condition in where}
-    found |= {f"{MODE}{mode}"} if mode and mode not in FIRST_MODES else set()
+    wants = {f"{TAG}{condition}" for condition in where}
+    wants |= {f"{MODE}{mode}"} if mode and mode not in FIRST_MODES else set()
     for condition in where:
         if not CONDITION.fullmatch(condition):
             raise Invalid(
@@ -57,14 +57,14 @@ def wants_of(where: Iterable[str], data: tuple[str, str | None] | None, mode: st
             )
     if data is not None:
         name, digest = data
-        found.add(f"{DATA}{name}@{digest}" if digest else f"{DATA}{name}")
-    return tuple(sorted(found))
+        wants.add(f"{DATA}{name}@{digest}" if digest else f"{DATA}{name}")
+    return tuple(sorted(wants))
 
 
 def own_data(dataset: str | None) -> tuple[str, str | None] | None:
     """Name and (if it is said) digest of `device:NAME[@DIGEST]`; None for anything else."""
-    said = OWN_DATA.fullmatch(dataset or "")
-    return (said["name"], said["digest"]) if said else None
+    match = OWN_DATA.fullmatch(dataset or "")
+    return (match["name"], match["digest"]) if match else None
 
 
 def lacking(wants: Collection[str], device: Device) -> str:
@@ -72,12 +72,12 @@ def lacking(wants: Collection[str], device: Device) -> str:
     missing = sorted(set(wants) - offers(device))
     tags = [want.removeprefix(TAG) for want in missing if want.startswith(TAG)]
     data = [want.removeprefix(DATA) for want in missing if want.startswith(DATA)]
-    said = [f"lacks the tag{'s' if len(tags) > 1 else ''} {', '.join(tags)}"] if tags else []
-    for one in data:
-        name, _, digest = one.partition("@")
-        said.append(f"has no data set {name}" + (f" with the digest {digest[:19]}..." if digest else ""))
-    said += [f"takes no runs of mode {want.removeprefix(MODE)}" for want in missing if want.startswith(MODE)]
-    return " and ".join(said)
+    lacks = [f"lacks the tag{'s' if len(tags) > 1 else ''} {', '.join(tags)}"] if tags else []
+    for dataset in data:
+        name, _, digest = dataset.partition("@")
+        lacks.append(f"has no data set {name}" + (f" with the digest {digest[:19]}..." if digest else ""))
+    lacks += [f"takes no runs of mode {want.removeprefix(MODE)}" for want in missing if want.startswith(MODE)]
+    return " and ".join(lacks)
 
 
 def check_known(session: Session, wants: Collection[str]) -> None:
@@ -94,16 +94,16 @@ def check_known(session: Session, wants: Collection[str]) -> None:
 def _unknown(want: str, there: Collection[str], devices: Collection[Device]) -> Invalid:
     if want.startswith(DATA):
         name, _, digest = want.removeprefix(DATA).partition("@")
-        held = [
-            f"{device.name} has {one['name']}@{one['digest']}"
+        datasets = [
+            f"{device.name} has {dataset['name']}@{dataset['digest']}"
             for device in devices
-            for one in device.own_datasets
-            if not digest or one["name"] == name
+            for dataset in device.own_datasets
+            if not digest or dataset["name"] == name
         ]
-        said = f"no device of this farm has a data set {name!r}" + (f" with the digest {digest}" if digest else "")
+        message = f"no device of this farm has a data set {name!r}" + (f" with the digest {digest}" if digest else "")
         return Invalid(
             "run.own-data-unknown",
-            f"{said}; {_some(held) or 'none has one of its own'}",
+            f"{message}; {_some(datasets) or 'none has one of its own'}",
             where="dataset",
             hint="allow it on a board (its agent's --data NAME=PATH), or say `allow_waiting`",
         )
@@ -116,10 +116,10 @@ def _unknown(want: str, there: Collection[str], devices: Collection[Device]) -> 
             hint="update the agent of a board (emulated ones never do), or say `allow_waiting`",
         )
     condition = want.removeprefix(TAG)
-    known = sorted(one.removeprefix(TAG) for one in there if one.startswith(TAG))
-    near = difflib.get_close_matches(condition, known, n=2, cutoff=0.6)
+    tags = sorted(offer.removeprefix(TAG) for offer in there if offer.startswith(TAG))
+    near = difflib.get_close_matches(condition, tags, n=2, cutoff=0.6)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
-    there_is = f"there are {_some(known)}" if known else "no device has tags"
+    there_is = f"there are {_some(tags)}" if tags else "no device has tags"
     return Invalid(
         "run.tag-unknown",
         f"no device of this farm has the tag {condition}; {there_is}",
@@ -128,17 +128,17 @@ def _unknown(want: str, there: Collection[str], devices: Collection[Device]) -> 
     )
 
 
-def _some(said: Collection[str]) -> str:
-    shown = list(said)[:SHOWN]
-    return ", ".join(shown) + (f" and {len(said) - SHOWN} more" if len(said) > SHOWN else "")
+def _some(names: Collection[str]) -> str:
+    first = list(names)[:SHOWN]
+    return ", ".join(first) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def own_dataset(device: Device, name: str) -> Mapping[str, Any] | None:
-    """What the device says of its data set of that name."""
-    return next((one for one in device.own_datasets if one["name"] == name), None)
+    """Returns the device's description of its data set of that name."""
+    return next((dataset for dataset in device.own_datasets if dataset["name"] == name), None)
 
 
 def own_digest(device: Device, name: str | None) -> str | None:
-    """Of the device's data set of that name, as the device has it now."""
-    said = own_dataset(device, name) if name is not None else None
-    return str(said["digest"]) if said is not None else None
+    """Returns the digest of the device's data set of that name, as the device has it now."""
+    dataset = own_dataset(device, name) if name is not None else None
+    return str(dataset["digest"]) if dataset is not None else None

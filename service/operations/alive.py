@@ -36,7 +36,7 @@ class Pulse:
 
     path: Path | None
     is_well: Callable[[], bool]
-    """What else must be so."""
+    """Further condition that must hold."""
     answered_at: float = field(default_factory=time.monotonic)
     """When the thread pool last did something for us. It is first come, first served: many requests only delay it."""
 

@@ -26,7 +26,7 @@ REST_S = 3600.0
 
 
 class Gaps:
-    """What one sweeper has noticed."""
+    """The gaps that a sweeper has noticed."""
 
     def __init__(self, farm: Farm) -> None:
         self._farm = farm

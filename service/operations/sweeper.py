@@ -69,9 +69,9 @@ STUCK_S = 600.0
 
 
 def sweep(farm: Farm, gaps: Gaps | None = None, *, urgent_only: bool = False, more: Sequence[Step] = ()) -> None:
-    """One pass over everything, or over what runs, jobs and devices wait for. A step that fails is logged and does not
-    keep the others from running. `more`: steps of optional features. `gaps` is looked at before each step, so that none
-    believes a clock that has jumped.
+    """Makes one pass over everything, or over what runs, jobs and devices wait for. A step that fails is logged and
+    does not keep the others from running. `more`: steps of optional features. `gaps` is looked at before each step, so
+    that none believes a clock that has jumped.
     """
     for step in (*STEPS, *more) if urgent_only else (*STEPS, *more, *CALM_STEPS):
         try:
@@ -83,8 +83,8 @@ def sweep(farm: Farm, gaps: Gaps | None = None, *, urgent_only: bool = False, mo
             LOG.exception("sweep step %s failed", step.__name__)
 
 
-def _each(farm: Farm, ids: list[str], act: Callable[[Session, str], None]) -> None:
-    """One transaction per row: a bad one does not hold up the rest."""
+def _act_on_each(farm: Farm, ids: list[str], act: Callable[[Session, str], None]) -> None:
+    """Acts on each row in a transaction of its own: a bad one does not hold up the rest."""
     for row_id in ids:
         try:
             with bind(**{ABOUT.get(row_id[:4], "row"): row_id}), farm.database.transaction() as session:
@@ -121,7 +121,7 @@ def ring_waiting_jobs(farm: Farm) -> None:
             job.rung_at = time.time()
             ring_after_commit(session, COMPILE_TASK, job.id)
 
-    _each(farm, ids, ring)
+    _act_on_each(farm, ids, ring)
 
 
 def _has_lost_some(farm: Farm, count: int) -> bool:
@@ -144,7 +144,7 @@ def recover_jobs(farm: Farm) -> None:
         if job is not None:
             claims.lose(session, job, attempts=farm.settings.compile_attempts, reason="its worker went silent")
 
-    _each(farm, ids, recover)
+    _act_on_each(farm, ids, recover)
 
 
 def expire_jobs(farm: Farm) -> None:
@@ -168,7 +168,7 @@ def expire_jobs(farm: Farm) -> None:
                 ),
             )
 
-    _each(farm, ids, expire)
+    _act_on_each(farm, ids, expire)
 
 
 def expire_leases(farm: Farm) -> None:
@@ -189,7 +189,7 @@ def expire_leases(farm: Farm) -> None:
             ending = attempts.LEASE_EXPIRED if attempt.lease_expires_at < now else attempts.OUT_OF_TIME
             attempts.lose(session, farm.settings, attempt, ending)
 
-    _each(farm, ids, expire)
+    _act_on_each(farm, ids, expire)
 
 
 def fill_lanes(farm: Farm) -> None:
@@ -226,7 +226,7 @@ def expire_runs(farm: Farm) -> None:
             ),
         )
 
-    _each(farm, ids, expire)
+    _act_on_each(farm, ids, expire)
 
 
 def send_canaries(farm: Farm) -> None:
@@ -235,7 +235,7 @@ def send_canaries(farm: Farm) -> None:
     def give(session: Session, device_id: str) -> None:
         canaries.send(session, farm, device_id)
 
-    _each(farm, canaries.due(farm), give)
+    _act_on_each(farm, canaries.due(farm), give)
 
 
 def send_timed_canaries(farm: Farm) -> None:
@@ -244,7 +244,7 @@ def send_timed_canaries(farm: Farm) -> None:
     def give(session: Session, device_id: str) -> None:
         timed.send(session, farm, device_id)
 
-    _each(farm, timed.due(farm), give)
+    _act_on_each(farm, timed.due(farm), give)
 
 
 def note_key_uses(farm: Farm) -> None:
@@ -333,7 +333,7 @@ CALM_STEPS: tuple[Step, ...] = (
     forget_uploads,
     keep_head,
 )
-"""What nobody waits for."""
+"""Steps that nobody waits for."""
 DELETING = (
     apply_retention,
     collect_garbage,

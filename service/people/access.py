@@ -199,7 +199,7 @@ def held_open(request: Request, farm: Farm) -> AbstractContextManager[None]:
 
 
 def caller_of(request: Request) -> Principal:
-    """Of an address that asks for a key; `authorise` has been before."""
+    """Returns the caller of an address that asks for a key; `authorise` has been before."""
     principal = getattr(request.state, CALLER, None)
     assert isinstance(principal, Principal), "an endpoint without a scope asked who calls"
     return principal

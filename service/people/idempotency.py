@@ -31,7 +31,7 @@ Created = TypeVar("Created", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an endpoint answers, as it is kept for repeats."""
+    """An endpoint's answer, as it is kept for repeats."""
 
     status: int
     body: dict[str, Any]
@@ -45,7 +45,7 @@ class Answer:
 
 
 def fingerprint(*parts: object) -> str:
-    """What makes two requests the same."""
+    """Returns the digest that two equal requests share."""
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
 
 

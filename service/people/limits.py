@@ -20,8 +20,9 @@ from service.people.access import authorise, farm_of
 
 MULTIPART_OVERHEAD_BYTES = 64 << 10
 DRAINED_BYTES = 64 << 20
-"""Of a body that was answered before its end, taken so that its sender hears the answer, and not of a broken
-connection."""
+"""Bytes of a body that are still read after it was answered before its end, so that its sender hears the answer and not
+of a broken connection.
+"""
 
 
 def body_limits(settings: Settings) -> tuple[tuple[str, re.Pattern[str], int], ...]:

@@ -18,7 +18,7 @@ _NOTED = "calls"
 
 @dataclass(slots=True)
 class Calls:
-    """What was called for together."""
+    """The calls that a session gathers: lanes, devices and subjects."""
 
     lanes: dict[str, int] = field(default_factory=dict)
     """How many devices are to look at each lane."""
@@ -44,7 +44,7 @@ def noted(session: Session) -> Calls:
     return calls
 
 
-def taken(session: Session) -> Calls | None:
+def calls_of(session: Session) -> Calls | None:
     """The calls of a session that has committed; None if it made none."""
     calls: Calls | None = session.info.pop(_NOTED, None)
     return calls

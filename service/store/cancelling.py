@@ -1,4 +1,4 @@
-"""What a wish to cancel comes to, in words that follow an id: a second one, and one that is late, say so."""
+"""The effect of a request to cancel, in words that follow an id: a second one, and one that is late, say so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OPEN = frozenset((*OPEN_RUN_STATES, *OPEN_JOB_STATES))
 
 
 def come_to(row: Run | Job) -> str:
-    """Of a row that nobody has touched yet."""
+    """Describes the effect on a row that nobody has touched yet."""
     if row.state == "cancelled":
         return "was cancelled before"
     if row.state not in OPEN:

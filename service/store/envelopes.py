@@ -1,4 +1,4 @@
-"""What the farm signs for whoever has no access to it: an envelope, and its keys' way to the root."""
+"""The farm's signatures for readers without access to it: an envelope, and its keys' way to the root."""
 
 from __future__ import annotations
 

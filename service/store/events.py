@@ -46,10 +46,10 @@ class Reader:
         if self._row is None:
             self._row = self._place(session)
         query = select(Event).where(Event.subject == self.subject, Event.id > self._row)
-        found = session.scalars(query.order_by(Event.id).limit(limit)).all()
-        numbered = list(enumerate(found, self.seen + 1))
-        if found:
-            self.seen, self._row = self.seen + len(found), found[-1].id
+        rows = session.scalars(query.order_by(Event.id).limit(limit)).all()
+        numbered = list(enumerate(rows, self.seen + 1))
+        if rows:
+            self.seen, self._row = self.seen + len(rows), rows[-1].id
         return numbered
 
     def _place(self, session: Session) -> int:

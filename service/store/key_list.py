@@ -47,7 +47,7 @@ class Rooted:
 
 @dataclass(frozen=True)
 class KeyRequest:
-    """What a farm asks its root to sign: the keys that it has, and the number of its newest list."""
+    """A farm's request to its root for a signature: the keys that it has, and the number of its newest list."""
 
     number: int
     keys: tuple[ListedKey, ...]
@@ -71,14 +71,14 @@ def rooted(path: Path) -> Rooted | None:
 def opened(data: bytes, where: str) -> Rooted:
     """A list and the root that it names. Raises: KeyListError unless that root has signed it."""
     try:
-        kept = loads(KeyListFile, data)
-        payload = kept.key_list.payload_bytes()
-        is_signed = len(kept.key_list.signatures) == 1 and verify(
-            kept.root, kept.key_list.signatures[0].sig, pae(KEY_LIST_TYPE, payload)
+        file = loads(KeyListFile, data)
+        payload = file.key_list.payload_bytes()
+        is_signed = len(file.key_list.signatures) == 1 and verify(
+            file.root, file.key_list.signatures[0].sig, pae(KEY_LIST_TYPE, payload)
         )
-        if kept.key_list.payloadType != KEY_LIST_TYPE or not is_signed:
+        if file.key_list.payloadType != KEY_LIST_TYPE or not is_signed:
             raise KeyListError(f"{where}: the root that it names has not signed it")
-        return Rooted(kept.root, kept.key_list, loads(KeyList, payload))
+        return Rooted(file.root, file.key_list, loads(KeyList, payload))
     except ProtocolError as error:
         raise KeyListError(
             f"{where} holds no signed list of keys: {error}; the root signs one, of what key-request writes"
@@ -94,7 +94,7 @@ def prepare(settings: Settings) -> Signer:
 
 
 def request(settings: Settings) -> bytes:
-    """What the root is to sign: the farm's key, the prepared one if there is one, and what was revoked before.
+    """Returns what the root is to sign: the farm's key, the prepared one if there is one, and what was revoked before.
 
     Raises: KeyListError if the farm has no key yet.
     """
@@ -103,8 +103,8 @@ def request(settings: Settings) -> bytes:
     paths = (settings.signing_key_path, settings.next_signing_key_path)
     signers = [load_signer(path, release_number=0) for path in paths if path.exists()]
     keys = {signer.key_id: ListedKey(signer.key_id, signer.public_key, 0.0, SOON) for signer in signers}
-    known = rooted(settings.key_list_path)
-    number, revoked = (known.keys.number, known.keys.revoked) if known else (0, ())
+    current = rooted(settings.key_list_path)
+    number, revoked = (current.keys.number, current.keys.revoked) if current else (0, ())
     return dumps(KeyRequest(number, tuple(keys.values()), revoked))
 
 
@@ -114,15 +114,15 @@ def accept(settings: Settings, path: Path, *, now: float) -> Rooted:
         data = path.read_bytes()
     except OSError as error:
         raise KeyListError(f"{path}: {error.strerror}") from None
-    offered, known = opened(data, str(path)), rooted(settings.key_list_path)
+    offered, current = opened(data, str(path)), rooted(settings.key_list_path)
     signer = load_signer(settings.signing_key_path, release_number=0)
-    if known is not None and known.root != offered.root:
+    if current is not None and current.root != offered.root:
         raise KeyListError(
-            f"{path} is of root {key_id_of(offered.root)}, this farm's is {key_id_of(known.root)}: "
+            f"{path} is of root {key_id_of(offered.root)}, this farm's is {key_id_of(current.root)}: "
             "devices never change their root; enrol them again at a farm of their own"
         )
-    if known is not None and offered.keys.number <= known.keys.number:
-        raise KeyListError(f"{path} is list {offered.keys.number}, this farm has {known.keys.number}: ask again")
+    if current is not None and offered.keys.number <= current.keys.number:
+        raise KeyListError(f"{path} is list {offered.keys.number}, this farm has {current.keys.number}: ask again")
     if signer.key_id not in offered.keys.good_at(now):
         raise KeyListError(
             f"{path} does not list key {signer.key_id}, which this farm signs with: "
@@ -147,11 +147,11 @@ def _keep(path: Path, data: bytes, offered: Rooted) -> None:
 
 def rotate(settings: Settings, *, now: float) -> Signer:
     """Sign with the prepared key from the next start on. Raises: KeyListError (none prepared, or not listed)."""
-    path, known = settings.next_signing_key_path, rooted(settings.key_list_path)
+    path, current = settings.next_signing_key_path, rooted(settings.key_list_path)
     if not path.exists():
         raise KeyListError(f"{path} is missing: prepare-key makes it, then have the root list it (key-request)")
     following = load_signer(path, release_number=0)
-    if known is None or following.key_id not in known.keys.good_at(now):
+    if current is None or following.key_id not in current.keys.good_at(now):
         raise KeyListError(
             f"the farm's root has not listed key {following.key_id}: no device would trust it; "
             "key-request, `python -m service.root sign`, accept-keys, then again"

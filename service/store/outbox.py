@@ -44,14 +44,14 @@ class Bell:
         return self._send(rows) if rows else 0
 
     def _send(self, rows: Sequence[tuple[int, str, str]]) -> int:
-        sent = []
+        sent_ids = []
         try:
             for row_id, task, argument in rows:
                 self._queue.ring(task, argument)
-                sent.append(row_id)
+                sent_ids.append(row_id)
         except Exception as error:  # any transport's: the row stays, the sweeper tries again
-            LOG.warning("could not ring %d doorbell(s): %s", len(rows) - len(sent), error)
-        if sent:
+            LOG.warning("could not ring %d doorbell(s): %s", len(rows) - len(sent_ids), error)
+        if sent_ids:
             with self._database.transaction() as session:
-                session.execute(delete(Outbox).where(Outbox.id.in_(sent)))
-        return len(sent)
+                session.execute(delete(Outbox).where(Outbox.id.in_(sent_ids)))
+        return len(sent_ids)

@@ -32,7 +32,7 @@ class Signer:
     key: Ed25519PrivateKey
     release_number: int
     challenge_secret: bytes = b""
-    """Of challenges, where a rotation has kept it: processes with the old and the new key know each other's."""
+    """Secret of challenges, where a rotation has kept it: processes with the old and the new key know each other's."""
 
     @property
     def public_key(self) -> str:
@@ -45,7 +45,7 @@ class Signer:
         return hashlib.sha256(self.key.public_key().public_bytes_raw()).hexdigest()[:16]
 
     def server_key(self) -> ServerKey:
-        """What devices learn at enrolment."""
+        """Key that devices learn at enrolment."""
         return ServerKey(self.key_id, self.public_key)
 
     def sign(self, payload_type: str, payload: bytes) -> Envelope:
@@ -61,9 +61,9 @@ class Signer:
         return hmac.new(self.mac_secret(), text.encode(), hashlib.sha256).hexdigest()
 
     def mac_secret(self) -> bytes:
-        """What challenges are marked with."""
-        own = hashlib.sha256(b"pockfarm challenge" + self.key.private_bytes_raw()).digest()
-        return self.challenge_secret or own
+        """Secret that challenges are marked with."""
+        derived = hashlib.sha256(b"pockfarm challenge" + self.key.private_bytes_raw()).digest()
+        return self.challenge_secret or derived
 
     def introduce(self, root: str) -> ServerKey:
         """A root's public key (raw, base64), endorsed for devices that know this key and no root."""

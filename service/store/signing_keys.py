@@ -36,9 +36,9 @@ def open_signer(settings: Settings, database: Database) -> Signer:
     """The farm's signer; its key is made if the farm has never had one. Raises: SigningKeyLost."""
     path = settings.signing_key_path
     if not path.exists():
-        known = _signed_before(database, path)
-        if known:
-            raise SigningKeyLost(f"the signing key {path} is missing, and this farm {known}: {WAY_OUT}")
+        evidence = _signed_before(database, path)
+        if evidence:
+            raise SigningKeyLost(f"the signing key {path} is missing, and this farm {evidence}: {WAY_OUT}")
     return load_signer(path, release_number=settings.release_number)
 
 
@@ -65,13 +65,13 @@ def current_key(session: Session) -> SigningKey | None:
 
 def confirm(session: Session, signer: Signer, path: Path) -> None:
     """Record the key at the farm's first start; later, that it is still the same. Raises: SigningKeyLost."""
-    known = current_key(session) or _record(session, signer)
-    if known.key_id == signer.key_id:
+    recorded = current_key(session) or _record(session, signer)
+    if recorded.key_id == signer.key_id:
         return
     listed = rooted(path.with_name(KEY_LIST_NAME))
     if listed is None or signer.key_id not in listed.keys.good_at(time.time()):
         raise SigningKeyLost(
-            f"{path} holds key {signer.key_id}, and this farm signs with key {known.key_id}: {WAY_OUT}"
+            f"{path} holds key {signer.key_id}, and this farm signs with key {recorded.key_id}: {WAY_OUT}"
         )
 
     LOG.info("the farm signs with key %s from now on, which its root has listed", signer.key_id)

@@ -27,7 +27,7 @@ GAP_S = 30.0
 
 
 def own_name(kind: Kind) -> str:
-    """Of this process; a container's process number says little, so the machine's name is part of it."""
+    """Names this process; a container's process number says little, so the machine's name is part of it."""
     return f"{kind}@{socket.gethostname()[:150]}:{os.getpid()}"
 
 

@@ -37,16 +37,16 @@ Row = Run | Attempt | Job | Device
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One line: `event` leads from any of `sources` to `target`."""
+    """A line of a table: `event` leads from any of `sources` to `target`."""
 
     event: str
     sources: tuple[str, ...]
     target: str
     who: str
     when: str
-    """What has to hold, or what it is for."""
+    """Condition that has to hold, or the line's purpose."""
     records: str
-    """What is written beside the state."""
+    """Record that is written beside the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,14 @@ class Machine:
 
     def transition(self, event: str, state: str) -> Transition | None:
         """The line for an event in a state; None if there is none."""
-        return next((one for one in self.transitions if one.event == event and state in one.sources), None)
+        return next(
+            (
+                transition
+                for transition in self.transitions
+                if transition.event == event and state in transition.sources
+            ),
+            None,
+        )
 
 
 class IllegalTransition(Defect):
@@ -237,42 +244,42 @@ def machine_of(row: Row | type[Row]) -> Machine:
     return next(machine for machine in MACHINES if machine.row is kind)
 
 
-def move(session: Session, row: Row, event: str, **said: Any) -> None:
-    """Apply a line of the row's table and write its history. `said`: what the history tells of it.
+def move(session: Session, row: Row, event: str, **details: Any) -> None:
+    """Apply a line of the row's table and write its history. `details`: what the history tells of it.
 
     Raises: IllegalTransition; then row and history are as they were.
     """
     machine = machine_of(row)
-    found = machine.transition(event, row.state)
-    if found is None:
+    transition = machine.transition(event, row.state)
+    if transition is None:
         raise IllegalTransition(machine.name, row.id, row.state, event)
-    row.state = found.target
+    row.state = transition.target
     if isinstance(row, Device):
         call_device(session, row.id)
     elif isinstance(row, Run) and row.state == RUN.first:
         call_for(session, row)
     if not isinstance(row, Device):
-        if found.target in machine.ends:
+        if transition.target in machine.ends:
             row.finished_at = time.time()
             if not isinstance(row, Attempt):
                 announce_end(session, row)
         if event == "start":
             row.started_at = row.started_at or time.time()
-    _tell(session, row, event, said)
+    _tell(session, row, event, details)
 
 
-def _tell(session: Session, row: Row, event: str, said: dict[str, Any]) -> None:
+def _tell(session: Session, row: Row, event: str, details: dict[str, Any]) -> None:
     if isinstance(row, (Run, Job)):
-        events.add(session, row.id, "state", state=row.state, **said)
+        events.add(session, row.id, "state", state=row.state, **details)
     elif isinstance(row, Device):
-        message = clean_text(str(said.get("message", "")), 1000)
+        message = clean_text(str(details.get("message", "")), 1000)
         session.add(DeviceEvent(device_id=row.id, kind=_KINDS[event], message=message))
 
 
 def moving(kind: type[Row], event: str, row_id: str) -> Update:
     """A line of the table as one conditional UPDATE, for a claim that holds no row; its history is the caller's."""
     machine = machine_of(kind)
-    (line,) = [one for one in machine.transitions if one.event == event]
+    (line,) = [transition for transition in machine.transitions if transition.event == event]
     return update(kind).where(kind.id == row_id, kind.state.in_(line.sources)).values(state=line.target)
 
 
@@ -288,12 +295,13 @@ def document() -> str:
         parts.append(f"## {machine.name.capitalize()}\n\nBegins as `{machine.first}`. {_diagram(machine)}\n")
         parts.append(
             "| event | from | to | who | when | what is recorded |\n|---|---|---|---|---|---|\n"
-            + "".join(
-                f"| {one.event} | {', '.join(one.sources)} | {one.target} | {one.who} | {one.when} | {one.records} |\n"
-                for one in machine.transitions
-            )
+            + "".join(map(_table_row, machine.transitions))
         )
     return "\n".join(parts)
+
+
+def _table_row(line: Transition) -> str:
+    return f"| {line.event} | {', '.join(line.sources)} | {line.target} | {line.who} | {line.when} | {line.records} |\n"
 
 
 _HEAD = """# States
@@ -307,7 +315,7 @@ state. What no line allows is a defect of ours: it changes nothing, and is answe
 
 def _diagram(machine: Machine) -> str:
     arrows = sorted(
-        {(source, one.target) for one in machine.transitions for source in one.sources},
+        {(source, transition.target) for transition in machine.transitions for source in transition.sources},
         key=lambda pair: (machine.states.index(pair[0]), machine.states.index(pair[1])),
     )
     lines = "\n".join(f"    {source} --> {target}" for source, target in arrows)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class Bell:
-    """One request that waits."""
+    """A request that waits."""
 
     def __init__(self) -> None:
         self._rung = asyncio.Event()
@@ -47,9 +47,9 @@ class Watchers:
         try:
             yield bell
         finally:
-            mine = self._bells[subject]
-            mine.discard(bell)
-            if not mine:
+            bells = self._bells[subject]
+            bells.discard(bell)
+            if not bells:
                 del self._bells[subject]
 
     def call(self, subjects: Collection[str]) -> None:

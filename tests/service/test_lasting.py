@@ -16,9 +16,9 @@ def test_what_was_asked_for_least_lately_makes_room() -> None:
     kept = Lasting(room_bytes=100)
     for name in "abcde":
         kept.keep(name, name, 20)
-    assert kept.known("a") == "a"
+    assert kept.get("a") == "a"
     kept.keep("f", "f", 20)
-    assert [name for name in "abcdef" if kept.known(name) is None] == ["b"]
+    assert [name for name in "abcdef" if kept.get(name) is None] == ["b"]
     assert kept.filled_bytes == 100
 
 
@@ -33,8 +33,8 @@ def test_one_value_never_drives_out_all_others() -> None:
     kept = Lasting(room_bytes=100)
     kept.keep("small", "small", 10)
     kept.keep("large", "large", 26)
-    assert kept.known("large") is None
-    assert kept.known("small") == "small"
+    assert kept.get("large") is None
+    assert kept.get("small") == "small"
 
 
 def test_a_value_that_is_kept_anew_is_counted_once() -> None:

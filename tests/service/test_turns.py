@@ -14,7 +14,7 @@ def test_no_more_than_so_many_at_once_and_all_come_to_their_turn() -> None:
 
     def act(_: int) -> None:
         nonlocal inside, most
-        with turns.one():
+        with turns.hold():
             with lock:
                 inside += 1
                 most = max(most, inside)
@@ -29,9 +29,9 @@ def test_no_more_than_so_many_at_once_and_all_come_to_their_turn() -> None:
 
 def test_a_thread_that_has_a_turn_needs_no_second() -> None:
     turns = Turns(1, 60.0)
-    with turns.one(), turns.one():
+    with turns.hold(), turns.hold():
         pass
-    with turns.one():
+    with turns.hold():
         pass
 
 
@@ -39,7 +39,7 @@ def test_who_has_waited_long_goes_on_and_gives_nothing_back_that_he_had_not() ->
     turns, is_over = Turns(1, 0.01), threading.Event()
 
     def hold() -> None:
-        with turns.one():
+        with turns.hold():
             holds.set()
             is_over.wait(60)
 
@@ -48,22 +48,22 @@ def test_who_has_waited_long_goes_on_and_gives_nothing_back_that_he_had_not() ->
     holder.start()
     assert holds.wait(60)
     for _ in range(3):
-        with turns.one():
+        with turns.hold():
             pass
     is_over.set()
     holder.join()
-    with turns.one():  # the one turn is free again, and there is one only
+    with turns.hold():  # the one turn is free again, and there is one only
         assert not turns._free.acquire(blocking=False)
 
 
 def test_a_turn_that_ends_in_an_error_or_in_another_thread_is_given_back() -> None:
     turns = Turns(1, 60.0)
     try:
-        with turns.one():
+        with turns.hold():
             raise OSError
     except OSError:
         pass
-    turn = turns.one()
+    turn = turns.hold()
     turn.__enter__()
     other = threading.Thread(target=turn.__exit__, args=(None, None, None))
     other.start()

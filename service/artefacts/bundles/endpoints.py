@@ -23,8 +23,8 @@ from service.store.files import BINARY, file_response
 router = APIRouter(prefix="/bundles", tags=["bundles"])
 
 
-def _view(found: Held) -> BundleView:
-    bundle, holding = found.bundle, found.holding
+def _view(held: Held) -> BundleView:
+    bundle, holding = held.bundle, held.holding
     named: dict[str, Any] = {
         "model_name": holding.name,
         "plan_name": holding.plan_name,
@@ -66,7 +66,7 @@ def download_bundle(digest: DigestText, request: Request, farm: FarmDep, _: Prin
 
 @router.get("/{digest}/info")
 def show_bundle(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> BundleView:
-    """What the farm knows of a bundle."""
+    """Returns everything that the farm knows about a bundle."""
     with farm.database.read() as session:
         return _view(service.find(session, digest))
 
@@ -82,8 +82,8 @@ def show_manifest(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> dict[st
 def show_statement(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> Response:
     """That this farm made the bundle, from what and by which compiler, signed: `pockfarm verify` reads it."""
     with farm.database.read() as session:
-        said = service.statement(session, digest, now=time.time())
-    return Response(dumps(signed(farm, BUNDLE_STATEMENT_TYPE, said)), media_type="application/json")
+        statement = service.statement(session, digest, now=time.time())
+    return Response(dumps(signed(farm, BUNDLE_STATEMENT_TYPE, statement)), media_type="application/json")
 
 
 @router.get("/{digest}/report")

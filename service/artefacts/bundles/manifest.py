@@ -9,20 +9,20 @@ from typing import Any
 def least_scored(manifest: Mapping[str, Any]) -> int:
     """Samples that a data set needs to be scored: a loss of the model's own is of a whole (micro-)batch."""
     terms = manifest.get("terms", ())
-    kinds = {str(manifest.get("loss")), *(str(one.get("kind")) for one in terms if isinstance(one, dict))}
+    kinds = {str(manifest.get("loss")), *(str(term.get("kind")) for term in terms if isinstance(term, dict))}
     batch, parts = manifest.get("batch"), manifest.get("micro_batches", 1)
     is_known = isinstance(batch, int) and isinstance(parts, int) and parts > 0
     return batch // parts if "graph" in kinds and is_known else 1
 
 
 PRECISIONS: Mapping[str, str] = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8"}
-"""What numbers a step computes with, as people call it, by the manifest's word."""
+"""Element types that a step computes with, in people's words, by the manifest's word."""
 _FROZEN: Mapping[tuple[str, str], str] = {
     ("int8", ""): ", frozen int8",
     ("int4", ""): ", frozen int4",
     ("int8", "int8"): ", frozen int8 multiplied as such",
 }
-"""What is said beside, by the kind of frozen weights and of products with them."""
+"""Suffixes of the precision, by the kind of frozen weights and of products with them."""
 EVERY_PRECISION = tuple(base + beside for base in PRECISIONS.values() for beside in ("", *_FROZEN.values()))
 
 
@@ -30,10 +30,12 @@ def precision(manifest: Mapping[str, Any]) -> str:
     """As the manifest says it; where it says nothing, the element type of what the model puts out."""
     outputs = manifest.get("outputs")
     first = outputs[0] if isinstance(outputs, list) and outputs and isinstance(outputs[0], dict) else {}
-    said = str(manifest.get("precision") or first.get("dtype") or "")
+    dtype = str(manifest.get("precision") or first.get("dtype") or "")
     frozen = manifest.get("frozen")
-    told = frozen if isinstance(frozen, dict) else {}
-    return PRECISIONS.get(said, said) + _FROZEN.get((str(told.get("kind", "")), str(told.get("products", ""))), "")
+    frozen_format = frozen if isinstance(frozen, dict) else {}
+    return PRECISIONS.get(dtype, dtype) + _FROZEN.get(
+        (str(frozen_format.get("kind", "")), str(frozen_format.get("products", ""))), ""
+    )
 
 
 def required_features(manifest: Mapping[str, Any]) -> frozenset[str]:

@@ -61,7 +61,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What of a bundle's row never changes, for whoever has found a row that refers to it."""
+    """The part of a bundle's row that never changes, for callers that have already found a row that refers to it."""
 
     digest: str
     size_bytes: int
@@ -81,7 +81,7 @@ class HeldBuilt:
 
 
 def built(session: Session, digest: str) -> Built:
-    """Of the bundle of a run that was found before."""
+    """Returns the bundle of a run that was found before."""
 
     def read() -> Built:
         row = session.get_one(Bundle, digest)
@@ -92,9 +92,9 @@ def built(session: Session, digest: str) -> Built:
 
 def find(session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them") -> Held:
     """The bundle, if the session's organisation holds it. Raises: NotFound."""
-    mine = Holding.organisation_id == organisation_of(session)
+    is_own = Holding.organisation_id == organisation_of(session)
     row = session.execute(
-        select(Bundle, Holding).join(Holding, held_bundle(Bundle.digest, mine)).where(Bundle.digest == digest)
+        select(Bundle, Holding).join(Holding, held_bundle(Bundle.digest, is_own)).where(Bundle.digest == digest)
     ).first()
     if row is None:
         raise _unknown(digest, where, hint)
@@ -125,20 +125,20 @@ def newest_bundles(
     session: Session, *, target: str | None, model_digest: str | None, plan: str | None, limit: int, cursor: str | None
 ) -> tuple[list[Held], str | None]:
     """A page of the bundles that the session's organisation holds, the newest first, and the next cursor."""
-    wanted = ((Bundle.target, target), (Bundle.model_digest, model_digest), (Holding.plan_name, plan))
+    filters = ((Bundle.target, target), (Bundle.model_digest, model_digest), (Holding.plan_name, plan))
     query = (
         select(Holding)
         .join(Bundle, Bundle.digest == Holding.digest)
-        .where(Holding.kind == "bundle", *(column == value for column, value in wanted if value is not None))
+        .where(Holding.kind == "bundle", *(column == value for column, value in filters if value is not None))
     )
     rows, following = newest_first(session, query, Holding.id, limit=limit, cursor=cursor)
-    found = session.scalars(select(Bundle).where(Bundle.digest.in_([row.digest for row in rows])))
-    bundles = {bundle.digest: bundle for bundle in found}
+    matches = session.scalars(select(Bundle).where(Bundle.digest.in_([row.digest for row in rows])))
+    bundles = {bundle.digest: bundle for bundle in matches}
     return [Held(bundles[row.digest], row) for row in rows], following
 
 
 def statement(session: Session, digest: str, *, now: float) -> BundleStatement:
-    """What the farm says of a bundle that the session's organisation holds. Raises: NotFound."""
+    """Returns the farm's statement about a bundle that the session's organisation holds. Raises: NotFound."""
     bundle = find(session, digest).bundle
     query = select(Job.compiler_version).where(Job.bundle_digest == digest).order_by(Job.id.desc()).limit(1)
     return BundleStatement(

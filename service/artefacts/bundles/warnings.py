@@ -16,22 +16,22 @@ _CODE = re.compile(r"[a-z]+(\.[a-z0-9_-]+)+")
 
 
 def find_problem(report: Mapping[str, object]) -> str:
-    """What is wrong with the warnings of a compile report; empty if nothing is, or there are none."""
-    found = report.get("warnings", [])
-    if not isinstance(found, list) or len(found) > MAX_WARNINGS:
+    """Returns what is wrong with the warnings of a compile report; empty if nothing is, or there are none."""
+    warnings = report.get("warnings", [])
+    if not isinstance(warnings, list) or len(warnings) > MAX_WARNINGS:
         return f"warnings: expected a list of at most {MAX_WARNINGS}"
     return next(
-        (f"warnings[{position}]: {problem}" for position, entry in enumerate(found) if (problem := _odd(entry))), ""
+        (f"warnings[{position}]: {problem}" for position, entry in enumerate(warnings) if (problem := _odd(entry))), ""
     )
 
 
 def warnings_of(session: Session, digests: Iterable[str | None]) -> dict[str, list[dict[str, str]]]:
     """The warnings of some bundles, by digest; bundles of compilers that gave none have an empty list."""
-    wanted = {digest for digest in digests if digest is not None}
-    if not wanted:
+    distinct = {digest for digest in digests if digest is not None}
+    if not distinct:
         return {}
-    query = select(Bundle.digest, Bundle.compile_report["warnings"]).where(Bundle.digest.in_(wanted))
-    return {digest: found or [] for digest, found in session.execute(query)}
+    query = select(Bundle.digest, Bundle.compile_report["warnings"]).where(Bundle.digest.in_(distinct))
+    return {digest: warnings or [] for digest, warnings in session.execute(query)}
 
 
 def _odd(entry: object) -> str:

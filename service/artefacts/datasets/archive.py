@@ -39,13 +39,13 @@ class BadData(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One array's file in the archive; sizes and checksum as the directory promises them."""
+    """An array's file in the archive; sizes and checksum as the directory promises them."""
 
     file: BinaryIO
     name: str
     """Without `.npy`."""
     start: int
-    """Of its bytes in the file."""
+    """Offset of its bytes in the file."""
     stored_bytes: int
     size_bytes: int
     is_deflated: bool
@@ -95,12 +95,12 @@ def read_entries(file: BinaryIO) -> tuple[Entry, ...]:
     directory_start = _check_end(file)
     try:
         with zipfile.ZipFile(file) as archive:
-            found = [_entry(file, info) for info in archive.infolist()]
+            members = [_entry(file, info) for info in archive.infolist()]
     except (zipfile.BadZipFile, struct.error, EOFError, RuntimeError, OSError, ValueError) as error:
         raise _bad(f"not a readable npz: {str(error)[:200]}") from None
-    found.sort(key=lambda entry: entry.start)
-    _check_layout(found, directory_start)
-    return tuple(found)
+    members.sort(key=lambda entry: entry.start)
+    _check_layout(members, directory_start)
+    return tuple(members)
 
 
 def _bad(message: str) -> BadData:

@@ -1,4 +1,4 @@
-"""What is known of a data set's arrays, without NumPy: the API process has no other use for it."""
+"""The facts about a data set's arrays, without NumPy: the API process has no other use for it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ ITEM_BYTES = {
     "uint16": 2,
     "bool": 1,
 }
-"""Of the element types that a data set may have."""
+"""Bytes per element, by the element types that a data set may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """One array: NumPy's dtype name and shape; the first extent is samples. What was read of it, if it was."""
+    """An array: NumPy's dtype name and shape; the first extent is samples. Holds the findings about its elements too,
+    if they were read.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,7 +49,7 @@ class ArrayInfo:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ArrayInfo:
-        """What `to_json` made."""
+        """Reads the output of `to_json`."""
         return cls(
             str(value["dtype"]), tuple(value["shape"]), value.get("low"), value.get("high"), value.get("is_whole")
         )

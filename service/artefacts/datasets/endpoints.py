@@ -40,8 +40,8 @@ def send_dataset(form: DatasetFormDep, farm: FarmDep, principal: PrincipalDep, k
 
     def keep() -> Answer:
         held = service.keep(session, stored, arrays, name=form.name, settings=settings)
-        said = said_of(session, held, asked_name=form.name)
-        body = dataset_sent(held, said).model_dump(mode="json")
+        warnings = said_of(session, held, asked_name=form.name)
+        body = dataset_sent(held, warnings).model_dump(mode="json")
         return Answer(201, body, {"Location": f"/datasets/{stored.digest}"})
 
     payload = fingerprint("POST /datasets", stored.digest)
@@ -71,7 +71,7 @@ def list_datasets(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cur
 
 @router.get("/{digest}")
 def show_dataset(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> DatasetView:
-    """One data set: its arrays."""
+    """Returns a data set: its arrays."""
     with farm.database.read() as session:
         return dataset_view(service.find(session, digest))
 

@@ -75,15 +75,15 @@ def _sent(farm: Farm, digest: str | None) -> StoredFile:
             where="file",
             hint="with curl: -F file=@data.npz",
         )
-    found = find_sent(farm, digest.strip())
-    if found is None:
+    stored = find_sent(farm, digest.strip())
+    if stored is None:
         raise NotFound(
             "file.unknown",
             f"no file {digest.strip()} was sent by your organisation",
             where="file",
             hint="send it with POST /uploads, or in this request",
         )
-    return found
+    return stored
 
 
 DatasetFormDep = Annotated[DatasetForm, Depends(dataset_form)]

@@ -32,7 +32,7 @@ _turns = BoundedSemaphore(AT_ONCE)
 
 @dataclass(frozen=True, slots=True)
 class InspectionLimits:
-    """Of one look at one file. `wall_s` counts from its turn."""
+    """Limits of one inspection of one file. `wall_s` counts from its turn."""
 
     unpacked_bytes: int
     memory_bytes: int
@@ -43,11 +43,11 @@ class InspectionLimits:
 def inspect_confined(file: BinaryIO, limits: InspectionLimits) -> dict[str, ArrayInfo]:
     """Every array of the npz, fully read and checked by a child. `file` needs a descriptor. Raises: BadData."""
     file.flush()
-    own = Path(f"/proc/self/fd/{file.fileno()}")  # opened anew: a position of its own, and not for writing
-    with _turns, own.open("rb", buffering=0) as read_only, _in_memory() as answer:
-        ended = _run_child(read_only, answer, limits)
+    reopened = Path(f"/proc/self/fd/{file.fileno()}")  # opened anew: a position of its own, and not for writing
+    with _turns, reopened.open("rb", buffering=0) as read_only, _in_memory() as answer:
+        exit_code = _run_child(read_only, answer, limits)
         answer.seek(0)
-        return _outcome(answer.read(ANSWER_BYTES), ended, limits)
+        return _outcome(answer.read(ANSWER_BYTES), exit_code, limits)
 
 
 def _in_memory() -> BinaryIO:
@@ -75,24 +75,24 @@ def _run_child(file: Any, answer: Any, limits: InspectionLimits) -> int:
         return -signal.SIGALRM
 
 
-def _outcome(text: bytes, ended: int, limits: InspectionLimits) -> dict[str, ArrayInfo]:
-    if ended in (-signal.SIGALRM, -signal.SIGXCPU, -signal.SIGKILL):
+def _outcome(text: bytes, exit_code: int, limits: InspectionLimits) -> dict[str, ArrayInfo]:
+    if exit_code in (-signal.SIGALRM, -signal.SIGXCPU, -signal.SIGKILL):
         raise BadData(
             "limits.dataset-time",
             f"looking at it takes more than {limits.cpu_s} s of processor time or {limits.wall_s:.0f} s",
             hint="split the data set",
         )
     try:
-        found: dict[str, Any] = json.loads(text)
+        answer: dict[str, Any] = json.loads(text)
     except ValueError:
         raise BadData(
             "data.unreadable",
-            f"the process that looked at it ended with code {ended} and no answer",
+            f"the process that looked at it ended with code {exit_code} and no answer",
             hint="write it anew with numpy.savez(file, x=…, y=…)",
         ) from None
-    if "refused" in found:
-        raise BadData(**found["refused"])
-    return {name: ArrayInfo.from_json(value) for name, value in found["arrays"].items()}
+    if "refused" in answer:
+        raise BadData(**answer["refused"])
+    return {name: ArrayInfo.from_json(value) for name, value in answer["arrays"].items()}
 
 
 def main(arguments: list[str]) -> int:

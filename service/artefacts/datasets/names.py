@@ -1,4 +1,6 @@
-"""What data sets are called: a name chooses nothing, since several may have it, and who gives one is told so."""
+"""The names of data sets: a name chooses nothing, since several data sets may have it, and whoever gives one is told
+so.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One thing to say of a data set that was sent."""
+    """A notice about a data set that was sent."""
 
     code: str
     where: str
@@ -26,18 +28,18 @@ class Said:
 
 
 def said_of(session: Session, held: Held, *, asked_name: str) -> list[Said]:
-    """Of a data set that `asked_name` was just given to."""
-    own, digest = held.holding.name, held.dataset.digest
-    if own != asked_name:
+    """Returns the notices about a data set that was just given the name `asked_name`."""
+    name, digest = held.holding.name, held.dataset.digest
+    if name != asked_name:
         return [
             Said(
                 "dataset.other-name",
                 "name",
-                f"the same bytes are here as {own!r}, and keep that name: {asked_name!r} names nothing ({digest})",
+                f"the same bytes are here as {name!r}, and keep that name: {asked_name!r} names nothing ({digest})",
                 HINT,
             )
         ]
-    others = _others(session, name=own, digest=digest)
+    others = _others(session, name=name, digest=digest)
     if not others:
         return []
     more = " and more" if len(others) > SHOWN else ""
@@ -45,7 +47,7 @@ def said_of(session: Session, held: Held, *, asked_name: str) -> list[Said]:
         Said(
             "dataset.same-name",
             "name",
-            f"{own!r} is the name of other bytes too: {', '.join(others[:SHOWN])}{more}; this data set is {digest}",
+            f"{name!r} is the name of other bytes too: {', '.join(others[:SHOWN])}{more}; this data set is {digest}",
             HINT,
         )
     ]
@@ -53,9 +55,9 @@ def said_of(session: Session, held: Held, *, asked_name: str) -> list[Said]:
 
 def _others(session: Session, *, name: str, digest: str) -> list[str]:
     """Digests of the session's organisation, the newest first; one more than are shown."""
-    mine = Holding.organisation_id == organisation_of(session)
+    is_own = Holding.organisation_id == organisation_of(session)
     query = select(Holding.digest).where(
-        mine,
+        is_own,
         Holding.kind == "dataset",
         Holding.name == name,
         Holding.digest != digest,

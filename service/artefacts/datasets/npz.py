@@ -55,7 +55,9 @@ def inspect_npz(file: BinaryIO, *, unpacked_limit_bytes: int) -> dict[str, Array
 
 
 def _head(entry: Entry) -> tuple[ArrayInfo, int]:
-    """What the array's header declares, and the header's length. At most `MAX_HEADER_BYTES` and a chunk are read."""
+    """Returns what the array's header declares, and the header's length. At most `MAX_HEADER_BYTES` and a chunk are
+    read.
+    """
     stream = io.BytesIO(next(entry.read(), b"")[: MAX_HEADER_BYTES + 16])
     shape, is_fortran, dtype = _header(entry.name, stream)
     name = entry.name
@@ -82,7 +84,7 @@ def _head(entry: Entry) -> tuple[ArrayInfo, int]:
 
 
 def _conversion(name: str, kind: str) -> str:
-    """What makes numbers of elements of such a kind, as NumPy calls kinds."""
+    """Suggests how to make numbers of elements of such a kind, as NumPy calls kinds."""
     if kind in "iu":
         return f"convert with {name}.astype(numpy.int64)"
     if kind == "c":

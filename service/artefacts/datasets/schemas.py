@@ -8,7 +8,7 @@ from service.base.schemas import Timestamp, View
 
 
 class ArrayView(View):
-    """One array of a data set."""
+    """An array of a data set."""
 
     dtype: str
     shape: list[int]
@@ -35,7 +35,7 @@ class DatasetView(View):
 
 
 class DatasetWarning(View):
-    """What its sender should know of a data set that was taken."""
+    """A warning to the sender of a data set that was accepted."""
 
     code: str
     where: str
@@ -50,9 +50,12 @@ class DatasetSent(DatasetView):
     """That its name is also another's, or that it was there under another name. Empty if nothing is odd."""
 
 
-def dataset_sent(held: Held, said: list[Said]) -> DatasetSent:
+def dataset_sent(held: Held, notices: list[Said]) -> DatasetSent:
     """The answer to who sent it."""
-    warnings = [DatasetWarning(code=one.code, where=one.where, message=one.message, hint=one.hint) for one in said]
+    warnings = [
+        DatasetWarning(code=notice.code, where=notice.where, message=notice.message, hint=notice.hint)
+        for notice in notices
+    ]
     return DatasetSent(**dataset_view(held).model_dump(), warnings=warnings)
 
 

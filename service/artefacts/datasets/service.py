@@ -59,16 +59,16 @@ def find(session: Session, digest: str, *, where: str = "digest") -> Held:
 
 
 def _held(session: Session) -> ColumnElement[bool]:
-    mine = Holding.organisation_id == organisation_of(session)
-    return and_(Holding.digest == Dataset.digest, Holding.kind == "dataset", mine)
+    is_own = Holding.organisation_id == organisation_of(session)
+    return and_(Holding.digest == Dataset.digest, Holding.kind == "dataset", is_own)
 
 
 def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[list[Held], str | None]:
     """A page of data sets, the newest first, and the next cursor."""
     query = select(Holding).join(Dataset, _held(session))
     rows, following = newest_first(session, query, Holding.id, limit=limit, cursor=cursor)
-    found = session.scalars(select(Dataset).where(Dataset.digest.in_([row.digest for row in rows])))
-    datasets = {dataset.digest: dataset for dataset in found}
+    matches = session.scalars(select(Dataset).where(Dataset.digest.in_([row.digest for row in rows])))
+    datasets = {dataset.digest: dataset for dataset in matches}
     return [Held(datasets[row.digest], row) for row in rows], following
 
 
@@ -85,7 +85,7 @@ def check_fit(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> None:
 
 
 def remarks(dataset: Dataset, bundle: Bundle | Built) -> tuple[data_fit.Remark, ...]:
-    """What is odd of a data set that fits."""
+    """Returns remarks on what is odd about a data set that fits."""
     manifest = bundle.manifest
     batch = manifest.get("batch", 0)
     return data_fit.remarks(
@@ -100,8 +100,8 @@ def seen_of(dataset: Dataset) -> dict[str, data_fit.ArraySummary]:
     """Its arrays as they were read; of those that an older release took, less is known."""
     arrays = {name: ArrayInfo.from_json(entry) for name, entry in dataset.arrays.items()}
     return {
-        name: data_fit.ArraySummary(one.dtype, one.shape, one.low, one.high, one.is_whole)
-        for name, one in arrays.items()
+        name: data_fit.ArraySummary(array.dtype, array.shape, array.low, array.high, array.is_whole)
+        for name, array in arrays.items()
     }
 
 

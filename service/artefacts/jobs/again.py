@@ -30,7 +30,7 @@ def submit_again(session: Session, job_id: str, *, api_key_id: str, settings: Se
     if job.source_digest is not None:
         return service.submit_tuning(session, job.source_digest, api_key_id=api_key_id, settings=settings)
     if job.files_removed_at is not None:
-        raise holdings.taken("model", job.model_digest, job.files_removed_at, where="job_id")
+        raise holdings.gone_file("model", job.model_digest, job.files_removed_at, where="job_id")
     holdings.use(session, "model", job.model_digest, where="job_id")
     request = CompileRequest(
         model_digest=job.model_digest,

@@ -75,8 +75,8 @@ def claim(session: Session, job_id: str, *, lease_s: float, worker: str | None =
         "fraction": 0.0,
         "worker": worker,
     }
-    taken = states.moving(Job, "claim", job_id).values(values).returning(Job.attempts)
-    attempt = session.execute(taken).scalar_one_or_none()
+    claiming = states.moving(Job, "claim", job_id).values(values).returning(Job.attempts)
+    attempt = session.execute(claiming).scalar_one_or_none()
     if attempt is None:
         return None
     events.add(session, job_id, "state", state="compiling", attempt=attempt)
@@ -226,9 +226,9 @@ def _end(session: Session, job: Job, state: str, **body: object) -> None:
     _ring_for_next(session, job)
 
 
-def _ring_for_next(session: Session, ended: Job) -> None:
+def _ring_for_next(session: Session, job: Job) -> None:
     """A doorbell of the organisation's next job may have been heard while its share of the workers was full."""
-    query = select(Job.id).where(Job.organisation_id == ended.organisation_id, Job.state == "queued")
+    query = select(Job.id).where(Job.organisation_id == job.organisation_id, Job.state == "queued")
     job_id = session.scalar(query.order_by(Job.id).limit(1)) if most_at_once(session) else None
     if job_id is not None:
         ring_after_commit(session, COMPILE_TASK, job_id)

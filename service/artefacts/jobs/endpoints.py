@@ -94,13 +94,13 @@ def list_jobs(
     """Jobs, the newest first; `model` and `plan` are names."""
     with farm.database.read() as session:
         rows, following = service.newest_jobs(session, chosen, limit=limit, cursor=cursor)
-        said = warnings_of(session, [row.bundle_digest for row in rows])
-        return Page(items=[job_view(row, said.get(row.bundle_digest or "", ())) for row in rows], next=following)
+        warnings = warnings_of(session, [row.bundle_digest for row in rows])
+        return Page(items=[job_view(row, warnings.get(row.bundle_digest or "", ())) for row in rows], next=following)
 
 
 @router.get("/jobs/{job_id}", response_model=JobView)
 async def show_job(job_id: str, request: Request, farm: FarmDep, _: PrincipalDep, wait: Wait = 0) -> Response:
-    """One job. With `If-None-Match` and `wait`, the answer comes when the job has changed, or 304."""
+    """Returns a job. With `If-None-Match` and `wait`, the answer comes when the job has changed, or 304."""
 
     def look(session: Session) -> tuple[str, JobView]:
         job = service.find(session, job_id)

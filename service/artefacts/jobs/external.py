@@ -43,7 +43,8 @@ def read_digests(text: str, *, has_data: bool) -> Mapping[str, str]:
 def with_external(
     farm: Farm, model: StoredFile, digests: Mapping[str, str], data: Sequence[UploadFile | str]
 ) -> StoredFile:
-    """What stands for the model in the storage: itself, or the listing of its files. `size_bytes` is that of all.
+    """Returns the file that stands for the model in the storage: the model itself, or the listing of its files.
+    `size_bytes` is that of all.
 
     Raises: Invalid (a file that nobody named), NotFound (a named file that is not there), TooLarge.
     """
@@ -71,8 +72,8 @@ def with_external(
 def sent_bytes(farm: Farm, digest: str) -> int | None:
     """Bytes of a file that the caller's organisation sent before; None if it never did, whatever others have."""
     with farm.database.read() as session:
-        held = holdings.find(session, holdings.SENT, digest)
-    return None if held is None else farm.storage.size(digest)
+        holding = holdings.find(session, holdings.SENT, digest)
+    return None if holding is None else farm.storage.size(digest)
 
 
 def keep_sent(farm: Farm, kind: holdings.Kind, stored: StoredFile, listed: Iterable[str] = ()) -> None:
@@ -125,7 +126,8 @@ def _check_total(farm: Farm, data_bytes: int) -> None:
 
 
 def _whole_bytes(farm: Farm, model: StoredFile) -> int:
-    """Of a listing that was sent or made before, the bytes of all that it names.
+    """Returns the size of the model, together with all files that it names if it is a listing that was sent or made
+    before.
 
     Raises: NotFound for one that names what the caller's organisation never sent: a listing grants nothing.
     """

@@ -1,4 +1,4 @@
-"""What a compile is asked for, and the digest that makes two requests the same."""
+"""The request for a compile, and the digest that makes two requests the same."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CompileRequest:
 
     @property
     def digest(self) -> str:
-        """Of those parts."""
+        """Digest of those parts."""
         return digest_of(json.dumps(self.parts, sort_keys=True).encode())
 
 

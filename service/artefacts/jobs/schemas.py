@@ -39,7 +39,7 @@ class TuneCreate(RequestBody):
 
 
 class JobWarning(View):
-    """What the compiler had to say: the step does what was asked, but perhaps not what was meant."""
+    """A warning of the compiler: the step does what was asked, but perhaps not what was meant."""
 
     code: str
     where: str
@@ -65,7 +65,7 @@ class JobView(View):
     compiler_version: str
     bundle_digest: str | None
     warnings: list[JobWarning]
-    """Of the bundle; empty until there is one."""
+    """Warnings about the bundle; empty until there is one."""
     ending: Ending | None
     attempts: int
     cancel_requested: bool
@@ -81,11 +81,11 @@ class JobCancelled(JobView):
     """A job that somebody wants to stop."""
 
     says: str
-    """What the wish came to, in words that follow the job's id."""
+    """Outcome of the request, in words that follow the job's id."""
 
 
 def job_view(job: Job, warnings: Sequence[Mapping[str, str]] = ()) -> JobView:
-    """What a job's row looks like from outside; `warnings` are its bundle's."""
+    """Returns the view of a job's row for the API; `warnings` are its bundle's."""
     ending = None
     if job.cause is not None and job.code is not None:
         ending = Ending(cause=job.cause, code=job.code, message=job.message, where=job.place, hint=job.hint)

@@ -84,8 +84,8 @@ def _current(session: Session, request_digest: str) -> Job | None:
 
 
 def _check_quota(session: Session, api_key_id: str, settings: Settings) -> None:
-    mine = select(func.count()).select_from(Job).where(Job.api_key_id == api_key_id, Job.state.in_(OPEN_JOB_STATES))
-    count = session.scalar(mine) or 0
+    query = select(func.count()).select_from(Job).where(Job.api_key_id == api_key_id, Job.state.in_(OPEN_JOB_STATES))
+    count = session.scalar(query) or 0
     if count >= settings.open_jobs_per_key:
         raise TooMany(
             "limits.open-jobs",
@@ -96,10 +96,12 @@ def _check_quota(session: Session, api_key_id: str, settings: Settings) -> None:
 
 
 def own_digest(session: Session, parts: Mapping[str, str]) -> str:
-    """What makes two requests of one organisation the same: equal for those that must give the same bundle."""
+    """Returns the digest that makes two requests of one organisation the same: equal for those that must give the same
+    bundle.
+    """
     whose = organisation_of(session)
-    mine = parts if whose == HOME else {**parts, "organisation": whose}
-    return digest_of(json.dumps(mine, sort_keys=True).encode())
+    identity = parts if whose == HOME else {**parts, "organisation": whose}
+    return digest_of(json.dumps(identity, sort_keys=True).encode())
 
 
 def _new_job(session: Session, request: CompileRequest, api_key_id: str, settings: Settings) -> Job:

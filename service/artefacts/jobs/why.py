@@ -24,7 +24,7 @@ MOST_AHEAD = 1000
 
 
 class JobTry(View):
-    """One worker's try at a compile, and what followed."""
+    """A worker's try at a compile, and what followed."""
 
     n: int
     began_at: Timestamp
@@ -44,7 +44,7 @@ class JobWaiting(View):
 
 
 class JobWhy(View):
-    """What has become of a compile, and why."""
+    """The state of a compile, and the reasons for it."""
 
     id: str
     state: str
@@ -71,8 +71,8 @@ def _says(settings: Settings, job: Job) -> str:
         return "It succeeded" + (
             f", at try {job.attempts} of {settings.compile_attempts}." if job.attempts > 1 else "."
         )
-    said = f"It {end_phrase(job.state)}: {job.message or job.code or 'no more is known'}".rstrip(".")
-    return said + "." + (f" Next step: {job.hint}." if job.hint else "")
+    sentence = f"It {end_phrase(job.state)}: {job.message or job.code or 'no more is known'}".rstrip(".")
+    return sentence + "." + (f" Next step: {job.hint}." if job.hint else "")
 
 
 def _tries(session: Session, job: Job) -> list[JobTry]:
@@ -93,8 +93,8 @@ def _followed(lines: Sequence[Event]) -> str:
     line = lines[0]
     if line.body.get("state") == "queued":
         return f"{line.body.get('reason') or 'it was given back'}; it went back into the queue"
-    said = line.body.get("message")
-    return f"the job {end_phrase(str(line.body.get('state')))}" + (f": {said}" if said else "")
+    message = line.body.get("message")
+    return f"the job {end_phrase(str(line.body.get('state')))}" + (f": {message}" if message else "")
 
 
 def _waiting(session: Session, job: Job) -> JobWaiting:
@@ -132,7 +132,7 @@ def _expected(session: Session, ahead: int, busy: int) -> tuple[float | None, Co
         .order_by(Job.id.desc())
         .limit(NEWEST)
     )
-    took = [max(0.0, one or 0.0) for one in session.scalars(newest)]
+    took = [max(0.0, duration or 0.0) for duration in session.scalars(newest)]
     if not busy:
         return None, "unknown", "whether a worker is up is not known"
     if not took:

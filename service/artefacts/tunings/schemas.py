@@ -12,7 +12,7 @@ from service.store.database.models import Tuning
 
 
 class TuningView(View):
-    """One kernel's measured winner; `choice` is empty where the default won. Times are of one call."""
+    """A kernel's measured winner; `choice` is empty where the default won. Times are of one call."""
 
     kernel: str
     target: str

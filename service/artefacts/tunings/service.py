@@ -24,10 +24,10 @@ def keep(session: Session, run: Run, report: Report) -> int:
     if tuning is None or report.measurement_class not in REAL_CLASSES or tuning.threads != manifest.get("threads"):
         return 0
     offered = trial_choices(manifest)
-    kept = [row for row in tuning.kernels if _is_sound(row, offered.get(row.kernel, ()))]
-    for row in kept:
+    decisions = [row for row in tuning.kernels if _is_sound(row, offered.get(row.kernel, ()))]
+    for row in decisions:
         _put(session, run, bundle, row, tuning.threads)
-    return len(kept)
+    return len(decisions)
 
 
 def _is_sound(row: KernelTuning, offered: tuple[str, ...]) -> bool:

@@ -133,12 +133,12 @@ def forget_upload(upload_id: str, farm: FarmDep) -> Response:
 @router.get("/files/{digest}")
 def show_file(digest: DigestText, farm: FarmDep) -> FileView:
     """A file that your organisation has sent, if the farm has it: it need not be sent again."""
-    found = find_sent(farm, digest)
-    if found is None:
+    stored = find_sent(farm, digest)
+    if stored is None:
         raise NotFound(
             "file.unknown", f"no file {digest} was sent by your organisation", where="digest", hint="send it"
         )
-    return FileView(digest=digest, size_bytes=found.size_bytes)
+    return FileView(digest=digest, size_bytes=stored.size_bytes)
 
 
 @router.head("/files/{digest}", response_class=Response, include_in_schema=False)

@@ -21,17 +21,17 @@ class Span:
 
 def read_span(text: str | None, *, size_bytes: int) -> Span:
     """The piece that the header says. Raises: Invalid for none, an empty one, or one beyond the file's end."""
-    found = _RANGE.fullmatch((text or "").strip())
-    if found is None:
+    match = _RANGE.fullmatch((text or "").strip())
+    if match is None:
         raise Invalid(
             "upload.range",
             "missing, or not `bytes FIRST-LAST/SIZE`",
             where=HEADER,
             hint="such as `Content-Range: bytes 0-4194303/2147483648`",
         )
-    span = Span(int(found[1]), int(found[2]) + 1)
-    if found[3] not in (None, "*") and int(found[3]) != size_bytes:
-        raise Invalid("upload.range", f"says a file of {found[3]} bytes, the upload is of {size_bytes}", where=HEADER)
+    span = Span(int(match[1]), int(match[2]) + 1)
+    if match[3] not in (None, "*") and int(match[3]) != size_bytes:
+        raise Invalid("upload.range", f"says a file of {match[3]} bytes, the upload is of {size_bytes}", where=HEADER)
     if not span.start < span.end <= size_bytes:
         raise Invalid(
             "upload.range",

@@ -20,7 +20,7 @@ from service.store.farm import Farm
 HELD_BYTES = 4 << 20
 TOTAL_BYTES = 16 << 20
 DRAINED_BYTES = 64 << 20
-"""Of a body that is refused, taken so that its sender hears why, and not of a broken connection."""
+"""Bytes of a refused body that are still read, so that its sender hears the reason and not of a broken connection."""
 
 
 class Held:
@@ -29,9 +29,9 @@ class Held:
     def __init__(self) -> None:
         self.total_bytes = 0
 
-    def is_enough(self, held: bytearray) -> bool:
+    def is_enough(self, buffer: bytearray) -> bool:
         """Whether a request that holds these should write them."""
-        return len(held) >= HELD_BYTES or self.total_bytes >= TOTAL_BYTES
+        return len(buffer) >= HELD_BYTES or self.total_bytes >= TOTAL_BYTES
 
     def add(self, count: int) -> None:
         """That many more (or fewer) are held."""
@@ -47,30 +47,30 @@ async def receive(body: AsyncIterator[bytes], farm: Farm, upload_id: str, span: 
     Raises: TooSlow, Invalid for more or fewer bytes than the span, OSError when the disk is full but for its reserve,
     Forbidden when the organisation's room is, Conflict when another request goes on with the upload.
     """
-    held = bytearray()
+    buffer = bytearray()
     at, is_cut, stalled = span.start, False, None
     try:
         try:
             async for chunk in body:
-                held += chunk
+                buffer += chunk
                 ALL_HELD.add(len(chunk))
-                if at + len(held) > span.end:
+                if at + len(buffer) > span.end:
                     raise Invalid("upload.range", "the body has more bytes than it says", where=HEADER)
-                if ALL_HELD.is_enough(held):
-                    at = await _keep(farm, upload_id, at, held)
+                if ALL_HELD.is_enough(buffer):
+                    at = await _keep(farm, upload_id, at, buffer)
         except ClientDisconnect:
             is_cut = True
         except TooSlow as problem:
             stalled = problem
-        if held:
-            at = await _keep(farm, upload_id, at, held)
+        if buffer:
+            at = await _keep(farm, upload_id, at, buffer)
         if stalled is not None:
             raise stalled
     except Exception:
         await _drain(body)
         raise
     finally:
-        ALL_HELD.add(-len(held))
+        ALL_HELD.add(-len(buffer))
     if at < span.end and not is_cut:
         raise Invalid(
             "upload.range",
@@ -81,15 +81,15 @@ async def receive(body: AsyncIterator[bytes], farm: Farm, upload_id: str, span: 
     return at
 
 
-async def _keep(farm: Farm, upload_id: str, at: int, held: bytearray) -> int:
+async def _keep(farm: Farm, upload_id: str, at: int, buffer: bytearray) -> int:
     def write() -> None:
-        farm.storage.append(upload_id, held, at_bytes=at, reserve_bytes=farm.settings.disk_reserve_bytes)
-        service.advance(farm, upload_id, at, at + len(held))
+        farm.storage.append(upload_id, buffer, at_bytes=at, reserve_bytes=farm.settings.disk_reserve_bytes)
+        service.advance(farm, upload_id, at, at + len(buffer))
 
     await run_in_threadpool(write)
-    end = at + len(held)
-    ALL_HELD.add(-len(held))
-    held.clear()
+    end = at + len(buffer)
+    ALL_HELD.add(-len(buffer))
+    buffer.clear()
     return end
 
 

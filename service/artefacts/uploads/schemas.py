@@ -16,11 +16,12 @@ class UploadCreate(RequestBody):
     """A file to be sent in pieces."""
 
     kind: Kind
-    """What it is to be used as: a model, a data file of one, or a data set; its limit follows from it."""
+    """Intended use: a model, a data file of one, or a data set; its limit follows from it."""
     size_bytes: int = Field(ge=1, le=1 << 50)
     digest: DigestText | None = None
-    """Of the whole file, if its sender knows it: an upload of the same file is gone on with, and what the farm has
-    from the same sender is not sent again."""
+    """Digest of the whole file, if its sender knows it: an upload of the same file is resumed, and a file that the farm
+    has from the same sender is not sent again.
+    """
 
 
 class UploadView(View):

@@ -28,7 +28,7 @@ RETRY_AFTER_S = 60
 
 
 def limit_bytes(settings: Settings, kind: str) -> int:
-    """Of one file of a kind."""
+    """Returns the size limit of a file of that kind."""
     limits = {
         "model": settings.model_limit_bytes,
         "data": settings.external_limit_bytes,
@@ -188,12 +188,12 @@ def finish(farm: Farm, upload_id: str, digest: str) -> Upload:
     _adopt(farm, upload, digest)
     try:
         with farm.database.transaction() as session:
-            kept = find(session, upload_id)
-            kept.digest, kept.finished_at = digest, time.time()
-            kept.expires_at = time.time() + farm.settings.upload_s
+            finished = find(session, upload_id)
+            finished.digest, finished.finished_at = digest, time.time()
+            finished.expires_at = time.time() + farm.settings.upload_s
             session.flush()  # it counts as what is held from now on
-            note_sent(session, farm.settings, kept, digest)
-            return kept
+            note_sent(session, farm.settings, finished, digest)
+            return finished
     except Forbidden:
         forget(farm, upload_id)
         remove_unneeded(farm.database, farm.storage, digest)

@@ -1,1 +1,1 @@
-"""What agents ask: enrol, renew, lease, heartbeat, events, weights, report. Types: `device_agents/wire/`."""
+"""The requests of agents: enrol, renew, lease, heartbeat, events, weights, report. Types: `device_agents/wire/`."""

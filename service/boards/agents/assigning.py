@@ -1,4 +1,4 @@
-"""What an attempt is told: the whole assignment, built from the rows and signed."""
+"""The assignment of an attempt, whole: built from the rows and signed."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def _dataset(session: Session, digest: str | None, path: str) -> Blob | None:
 
 
 def _checkpoint(session: Session, farm: Farm, run: Run, attempt: Attempt, token: str) -> Blob | None:
-    found = checkpoints.hand_out(session, run, farm.storage, attempt) if attempt.n > 1 else None
-    return Blob(found.digest, found.size_bytes, attempt_path(CHECKPOINT_PATH, token)) if found else None
+    checkpoint = checkpoints.hand_out(session, run, farm.storage, attempt) if attempt.n > 1 else None
+    return Blob(checkpoint.digest, checkpoint.size_bytes, attempt_path(CHECKPOINT_PATH, token)) if checkpoint else None
 
 
 def _weights(farm: Farm, run: Run, token: str) -> Blob | None:

@@ -1,4 +1,4 @@
-"""What an agent's request holds, as a dependency: `Annotated[EnrolRequest, sent(EnrolRequest)]`."""
+"""The body of an agent's request, as a dependency: `Annotated[EnrolRequest, sent(EnrolRequest)]`."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def described_file() -> dict[str, Any]:
 def _closed(schema: Any, parts: Mapping[str, Any]) -> Any:
     """The schema with what it refers to in its place, and no object with fields that nobody knows."""
     if isinstance(schema, list):
-        return [_closed(one, parts) for one in schema]
+        return [_closed(part, parts) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
         return _closed(parts[schema["$ref"].rpartition("/")[2]], parts)
-    found = {name: _closed(one, parts) for name, one in schema.items() if name != "$defs"}
-    return {**found, "additionalProperties": False} if "properties" in found else found
+    closed = {name: _closed(part, parts) for name, part in schema.items() if name != "$defs"}
+    return {**closed, "additionalProperties": False} if "properties" in closed else closed
 
 
 def _reader(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
@@ -67,7 +67,7 @@ def _reader(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
         body = loads(kind, data) if len(data) <= AT_ONCE_BYTES else await run_in_threadpool(loads, kind, data)
         for name, value in vars(body).items():
             texts = value if isinstance(value, tuple) else (value,)
-            strange = next(filter(None, (strange_character(one) for one in texts if isinstance(one, str))), None)
+            strange = next(filter(None, (strange_character(text) for text in texts if isinstance(text, str))), None)
             if strange is not None and name not in FREE_TEXTS:
                 raise ProtocolError(name, f"a text with the character {strange}, which is not text")
         return body

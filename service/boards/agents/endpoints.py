@@ -56,9 +56,9 @@ def _authenticate(request: Request, farm: WholeFarmDep) -> Agent:
 
 def _present(request: Request, farm: WholeFarmDep) -> Present:
     with farm.database.read() as session:
-        found = enrolment.present(session, bearer_token(request))
-    note(device=found.agent.device_id)
-    return found
+        present = enrolment.present(session, bearer_token(request))
+    note(device=present.agent.device_id)
+    return present
 
 
 router = APIRouter(tags=["agents"], dependencies=[Depends(_check_protocol)], default_response_class=Response)
@@ -120,10 +120,10 @@ async def lease(
         _note_condition(request, farm, agent)
     seeker, called_for = leasing.seeker_at_rest(farm, caller, body, clock), dict[str, bool]()
     if seeker is None:
-        found = await run_in_threadpool(_seek, farm, agent, body, clock)
-        if isinstance(found, wire.Envelope):
-            return _json(found)
-        seeker = found
+        answer = await run_in_threadpool(_seek, farm, agent, body, clock)
+        if isinstance(answer, wire.Envelope):
+            return _json(answer)
+        seeker = answer
     with dispatcher.room.held(seeker) as waiter:
         while True:
             work = await run_in_threadpool(leasing.work_for, farm, agent, waiter.seeker)
@@ -143,7 +143,7 @@ async def lease(
 
 
 def _clock_of(request: Request) -> float | None:
-    """What time it is to the device; None if its agent does not say, not a number if what it says is none."""
+    """Returns the device's time; None if its agent does not say, not a number if the agent says nonsense."""
     header = request.headers.get(wire.CLOCK_HEADER)
     try:
         return None if header is None else float(header)
@@ -308,7 +308,7 @@ def get_other_bundle(
     farm: WholeFarmDep,
     agent: AgentDep,
 ) -> Response:
-    """One of the bundles that take turns with the attempt's own."""
+    """Sends one of the bundles that take turns with the attempt's own."""
     with farm.database.read() as session:
         run = session.get_one(Run, recording.live_attempt(session, agent, lease_token).run_id)
         others = run.others  # while the session is open

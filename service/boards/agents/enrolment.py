@@ -61,10 +61,10 @@ ANOTHER = "enrol what is another device with a new state folder and token"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What comes with an enrolment or a renewal, beside its body."""
+    """The facts that come with an enrolment or a renewal, beside its body."""
 
     program: Program | None = None
-    """What the agent runs from."""
+    """The program that the agent runs from."""
     machine: Machine = field(default_factory=Machine)
     address: str = ""
     clock: float | None = None
@@ -256,7 +256,7 @@ def _columns(description: DeviceDescription) -> dict[str, Any]:
         "runner": clean_text(description.runner) if description.runner else None,
         "environment": {clean_text(key, 100): clean_text(value, 500) for key, value in description.environment.items()},
         "modes": list(description.modes) if description.measurement_class in REAL_CLASSES else [],
-        "own_datasets": [to_json(one) for one in description.own_datasets],
+        "own_datasets": [to_json(dataset) for dataset in description.own_datasets],
     }
 
 

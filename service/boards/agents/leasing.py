@@ -46,7 +46,7 @@ def seek(session: Session, farm: Farm, agent: Agent, request: LeaseRequest, *, c
 
 
 def seeker_at_rest(farm: Farm, present: Present, request: LeaseRequest, clock: float | None) -> Seeker | None:
-    """What `seek` gives, for a device of which there is nothing to write; None if there is."""
+    """Returns what `seek` would return, for a device about which there is nothing to write; None if there is."""
     device = present.device
     is_as_before = (
         present.agent.session == device.session == request.session
@@ -101,10 +101,10 @@ def work_for(farm: Farm, agent: Agent, seeker: Seeker) -> Work | None:
     if not seeker.is_welcome:
         return None
     with farm.database.read() as session:
-        found = heads(session, seeker)
-        waiting = {head.organisation_id for head in found}
-        shares = shares_of(session, farm.settings, waiting) if found else {}
-    for head in in_turn(found, shares):
+        candidates = heads(session, seeker)
+        waiting = {head.organisation_id for head in candidates}
+        shares = shares_of(session, farm.settings, waiting) if candidates else {}
+    for head in in_turn(candidates, shares):
         with farm.database.transaction() as session:
             assignment = lease(session, farm, agent, seeker, head)
             if assignment is not None and len(waiting) > 1:

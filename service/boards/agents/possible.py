@@ -1,4 +1,6 @@
-"""What an attempt cannot have found, by what the farm itself knows: what was asked, of which bundles, since when."""
+"""Checks of what an attempt cannot have found, by what the farm itself knows: what was asked, of which bundles, since
+when.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ def check_possible(
         _check_sustained(report, settings, batch)
 
 
-def _told(report: Report, where: str, times: Times | None) -> Times | None:
-    """What a run that is made for its times tells; it may lack it if it failed, and no emulator has any."""
+def _required_times(report: Report, where: str, times: Times | None) -> Times | None:
+    """Returns the times of a run made for them; they may be missing if the run failed, and no emulator has any."""
     if times is None and report.outcome.state == "succeeded":
         raise ProtocolError(where, f"missing from a run of mode {report.mode} that succeeded")
     if times is not None and report.measurement_class not in REAL_CLASSES:
@@ -66,46 +68,46 @@ def _told(report: Report, where: str, times: Times | None) -> Times | None:
 
 def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str, ...]) -> None:
     """That the bundles took turns in the order that the seed says, as often as it is told."""
-    found = _told(report, "comparison", report.comparison)
-    if found is None:
+    comparison = _required_times(report, "comparison", report.comparison)
+    if comparison is None:
         return
-    if found.bundles != bundles:
+    if comparison.bundles != bundles:
         raise ProtocolError("comparison.bundles", "others than those that were to take turns")
-    if found.steps != settings.steps:
-        raise ProtocolError("comparison.steps", f"{found.steps:,}, and {settings.steps:,} were asked for")
-    made = settings.steps + allowance(settings.steps)
-    for number, process in enumerate(found.processes):
-        if len(process.step_us) != made:
-            message = f"{len(process.step_us):,} steps, and each process makes {made:,}"
+    if comparison.steps != settings.steps:
+        raise ProtocolError("comparison.steps", f"{comparison.steps:,}, and {settings.steps:,} were asked for")
+    expected_steps = settings.steps + allowance(settings.steps)
+    for number, process in enumerate(comparison.processes):
+        if len(process.step_us) != expected_steps:
+            message = f"{len(process.step_us):,} steps, and each process makes {expected_steps:,}"
             raise ProtocolError(f"comparison.processes[{number}].step_us", message)
-    rounds = rounds_of(found.processes, bundles=len(bundles), steps=found.steps)
-    for number, one in enumerate(rounds):
-        if one.order != order_of(number, bundles=len(bundles), seed=settings.seed):
+    rounds = rounds_of(comparison.processes, bundles=len(bundles), steps=comparison.steps)
+    for number, round_ in enumerate(rounds):
+        if round_.order != order_of(number, bundles=len(bundles), seed=settings.seed):
             raise ProtocolError("comparison.processes", f"round {number} is in another order than the seed says")
-    if found.ended == "known" and not may_end(rounds, bundles=len(bundles), effect=settings.effect or EFFECT):
+    if comparison.ended == "known" and not may_end(rounds, bundles=len(bundles), effect=settings.effect or EFFECT):
         raise ProtocolError("comparison.ended", "known, and its rounds leave it open")
 
 
 def _check_sustained(report: Report, settings: RunSettings, batch: object) -> None:
     """That the windows are those that so much time is split into, all of them where its time was over."""
-    found = _told(report, "sustained", report.sustained)
-    if found is None:
+    sustained = _required_times(report, "sustained", report.sustained)
+    if sustained is None:
         return
-    if isinstance(batch, int) and found.batch != batch:
-        raise ProtocolError("sustained.batch", f"{found.batch:,}, and the bundle's is {batch:,}")
+    if isinstance(batch, int) and sustained.batch != batch:
+        raise ProtocolError("sustained.batch", f"{sustained.batch:,}, and the bundle's is {batch:,}")
     own_s = (report.own_limits or {}).get("run_s", math.inf)
     lasts_s = min(settings.sustained_s, SUSTAIN_SHARE * own_s)
     count = window_count(lasts_s)
-    if not math.isclose(found.window_s, lasts_s / count, rel_tol=1e-6):
+    if not math.isclose(sustained.window_s, lasts_s / count, rel_tol=1e-6):
         raise ProtocolError(
-            "sustained.window_s", f"{found.window_s:g}, and {lasts_s:,g} s have windows of {lasts_s / count:g} s"
+            "sustained.window_s", f"{sustained.window_s:g}, and {lasts_s:,g} s have windows of {lasts_s / count:g} s"
         )
-    if len(found.windows) > count or (found.ended == "time" and len(found.windows) < count):
-        raise ProtocolError("sustained.windows", f"{len(found.windows):,}, and {lasts_s:,g} s have {count:,}")
-    if found.ended == "cut" and report.outcome.state == "succeeded":
+    if len(sustained.windows) > count or (sustained.ended == "time" and len(sustained.windows) < count):
+        raise ProtocolError("sustained.windows", f"{len(sustained.windows):,}, and {lasts_s:,g} s have {count:,}")
+    if sustained.ended == "cut" and report.outcome.state == "succeeded":
         raise ProtocolError("sustained.ended", "cut, and the run succeeded")
 
 
-def _check_count(where: str, count: int, asked: int) -> None:
-    if count > asked:
-        raise ProtocolError(where, f"{count:,} steps, and {asked:,} were asked for")
+def _check_count(where: str, count: int, requested: int) -> None:
+    if count > requested:
+        raise ProtocolError(where, f"{count:,} steps, and {requested:,} were asked for")

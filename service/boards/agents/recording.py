@@ -1,4 +1,6 @@
-"""What attempts send: heartbeats, events, weights, the signed report. Each is recorded once, for who owns it only."""
+"""The messages of attempts: heartbeats, events, weights, the signed report. Each is recorded once, and only for its
+owner.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,12 @@ from service.work.runs.summary import summarise
 MAX_EVENTS_PER_ATTEMPT = 100_000
 """Later ones are counted and dropped: the report holds every loss anyway."""
 MAX_EVENT_BYTES_PER_ATTEMPT = 16 << 20
-"""Of their bodies as JSON: a character may take twelve bytes there."""
+"""Largest sum of the event bodies as JSON: a character may take twelve bytes there."""
 DAY_CHECK_BYTES = 1 << 16
 """Events of a day are added up at an attempt's first ones, and whenever it has sent so many bytes more."""
 MOST_STEPS = 1 << 30
 PHASES = ("download", "verify", "run", "upload")
-"""Of an attempt, as heartbeats say them too; an event comes sooner than the next heartbeat."""
+"""Phases of an attempt, as heartbeats say them too; an event comes sooner than the next heartbeat."""
 _CONTROLS = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u00[01][0-9a-f]|[bfr])")
 """Control characters as JSON writes them, but for ends of lines and tabs."""
 
@@ -131,18 +133,18 @@ def take_events(
     attempt = live_attempt(session, agent, lease_token)
     run = _run_of(session, attempt)
     _mark_running(session, run, attempt)
-    taken: list[Event] = []
+    new_events: list[Event] = []
     for event in batch.events:
-        if event.sequence == attempt.next_sequence + len(taken):
-            taken.append(event)
+        if event.sequence == attempt.next_sequence + len(new_events):
+            new_events.append(event)
     room = max(0, MAX_EVENTS_PER_ATTEMPT + 1 - attempt.next_sequence)
-    _keep_events(session, settings, run, attempt, taken[:room])
-    attempt.next_sequence += len(taken)
-    phases = [event.message for event in taken if event.kind == "phase" and event.message in PHASES]
+    _keep_events(session, settings, run, attempt, new_events[:room])
+    attempt.next_sequence += len(new_events)
+    phases = [event.message for event in new_events if event.kind == "phase" and event.message in PHASES]
     if phases and phases[-1] is not None:
         run.phase = phases[-1]
-    checkpoints.take_kept(session, run, attempt, [event.step for event in taken if event.kind == "checkpoint"])
-    steps = [event.step for event in taken if event.step is not None]
+    checkpoints.take_kept(session, run, attempt, [event.step for event in new_events if event.kind == "checkpoint"])
+    steps = [event.step for event in new_events if event.step is not None]
     if steps and max(steps) > run.steps_done:
         run.steps_done = min(max(steps), MOST_STEPS)
     return EventsResponse(attempt.next_sequence)
@@ -351,9 +353,9 @@ def _check_report(report: Report, run: Run, attempt: Attempt, device: Device) ->
             raise Invalid(
                 "report.mismatch", f"says {getattr(report, name)!r:.80}, expected {value!r}", where=name, cause="device"
             )
-    own = report.own_data
-    is_same = (own.name if own else None) == run.own_data
-    is_same = is_same and (own is None or attempt.own_data_digest in (None, own.digest))
+    own_data = report.own_data
+    is_same = (own_data.name if own_data else None) == run.own_data
+    is_same = is_same and (own_data is None or attempt.own_data_digest in (None, own_data.digest))
     if not is_same and report.outcome.state == "succeeded":
         raise Invalid(
             "report.own-data",
@@ -401,8 +403,8 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
     if run.is_timed_canary and run.state == "succeeded":
         history.take(session, farm.settings, run, device, report)
     if run.state == "succeeded" and run.mode == "tune":
-        kept = tunings.keep(session, run, report)
-        events.add(session, run.id, "log", message=f"{kept} decisions on schedules kept")
+        decision_count = tunings.keep(session, run, report)
+        events.add(session, run.id, "log", message=f"{decision_count} decisions on schedules kept")
     return True
 
 

@@ -22,8 +22,9 @@ _REPLACED = "replaced_weights"
 
 
 def most_bytes(session: Session, agent: Agent, lease_token: str, digest: str) -> int:
-    """Of weights that the attempt is about to send. Raises: Conflict (not the agent's, or its result cannot count),
-    Invalid (others, too often)."""
+    """Returns the size limit of the weights that the attempt is about to send. Raises: Conflict (not the agent's, or
+    its result cannot count), Invalid (others, too often).
+    """
     attempt = _reporting_attempt(session, agent, lease_token)
     run = session.get_one(Run, attempt.run_id)
     _check_count(session, attempt, digest)
@@ -61,13 +62,13 @@ def _reporting_attempt(session: Session, agent: Agent, lease_token: str) -> Atte
 def _check_count(session: Session, attempt: Attempt, digest: str) -> None:
     if attempt.weights_digest in (None, digest):
         return
-    told = (
+    conditions = (
         Event.subject == attempt.run_id,
         Event.kind == "log",
         Event.body[_REPLACED].as_string().is_not(None),
         Event.body["attempt"].as_integer() == attempt.n,
     )
-    count = session.scalar(select(func.count()).select_from(Event).where(*told)) or 0
+    count = session.scalar(select(func.count()).select_from(Event).where(*conditions)) or 0
     if count >= MOST_OTHERS:
         raise Invalid(
             "limits.weights",
@@ -80,8 +81,8 @@ def _check_count(session: Session, attempt: Attempt, digest: str) -> None:
 
 def _let_go(session: Session, organisation_id: str, digest: str) -> bool:
     """The organisation holds these weights no more, unless another attempt sent them too or a run begins from them."""
-    sent = exists().where(Attempt.run_id == Run.id, Attempt.weights_digest == digest)
-    named = or_(Run.weights_digest == digest, Run.trained_weights_digest == digest, sent)
+    was_sent = exists().where(Attempt.run_id == Run.id, Attempt.weights_digest == digest)
+    named = or_(Run.weights_digest == digest, Run.trained_weights_digest == digest, was_sent)
     if session.scalar(select(exists().where(Run.organisation_id == organisation_id, named))):
         return False
     session.execute(

@@ -1,4 +1,4 @@
-"""What every canary needs: its model's file, a bundle of it for a device, and whom its jobs and runs belong to."""
+"""The needs of every canary: its model's file, a bundle of it for a device, and the owner of its jobs and runs."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def held(session: Session, device_id: str, *conditions: ColumnElement[bool]) -> 
 
 def has_one(session: Session, device: Device) -> bool:
     """Whether a canary run is under way on it, or waits for it."""
-    mine = select(Run.id).where(Run.is_canary, Run.wanted_device_id == device.id, Run.state.in_(OPEN_RUN_STATES))
-    return session.scalar(mine.limit(1)) is not None
+    query = select(Run.id).where(Run.is_canary, Run.wanted_device_id == device.id, Run.state.in_(OPEN_RUN_STATES))
+    return session.scalar(query.limit(1)) is not None
 
 
 def bundle_for(session: Session, farm: Farm, device: Device, canary: Canary) -> Bundle | None:
@@ -115,8 +115,8 @@ def bundle_for(session: Session, farm: Farm, device: Device, canary: Canary) -> 
 
 def is_building(session: Session) -> bool:
     """Whether a bundle of a canary is being compiled, or waits for it."""
-    mine = select(Job.id).where(Job.api_key_id == owner(session), Job.state.in_(OPEN_JOB_STATES))
-    return session.scalar(mine.limit(1)) is not None
+    query = select(Job.id).where(Job.api_key_id == owner(session), Job.state.in_(OPEN_JOB_STATES))
+    return session.scalar(query.limit(1)) is not None
 
 
 def queue(session: Session, device: Device, bundle: Bundle, settings: RunSettings, dataset: str | None = None) -> Run:
@@ -153,9 +153,9 @@ def _has_failed(session: Session, request: CompileRequest) -> bool:
 
 def owner(session: Session) -> str:
     """The key that the farm's own jobs and runs belong to; nobody has its secret."""
-    found = session.scalar(select(ApiKey.id).where(ApiKey.name == OWNER, ApiKey.revoked_at.is_not(None)))
-    if found is not None:
-        return found
+    key_id = session.scalar(select(ApiKey.id).where(ApiKey.name == OWNER, ApiKey.revoked_at.is_not(None)))
+    if key_id is not None:
+        return key_id
     key = ApiKey(name=OWNER, role="user", secret_hash=secret_hash(new_secret()), revoked_at=time.time())
     session.add(key)
     session.flush()

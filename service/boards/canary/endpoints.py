@@ -14,7 +14,9 @@ router = APIRouter(tags=["devices"])
 
 @router.get("/devices/{device_id}/canaries")
 def show_canaries(device_id: str, farm: FarmDep, _: PrincipalDep) -> CanaryHistory:
-    """What timed canaries took on the device, and where that changed by more than its noise; its owner sees it."""
+    """Returns the times of the device's timed canaries, and the points where they changed by more than their noise; its
+    owner sees it.
+    """
     with farm.database.read() as session:
         return service.history_of(session, device_id)
 

@@ -1,4 +1,6 @@
-"""What a device's timed canaries took, one report after the other, and where that changed by more than its noise."""
+"""The times of a device's timed canaries, one report after the other, and the points where they changed by more than
+their noise.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def take(session: Session, settings: Settings, run: Run, device: Device, report:
         "target": run.target,
         "settings": to_json(run.settings),
     }
-    told = CanaryTime(
+    canary_time = CanaryTime(
         run_id=run.id,
         device_id=device.id,
         series=digest_of(json.dumps(parts, sort_keys=True).encode()),
@@ -59,36 +61,36 @@ def take(session: Session, settings: Settings, run: Run, device: Device, report:
         verdict=report.verdict.kind,
         facts=_facts(settings, job, report),
     )
-    session.add(told)
+    session.add(canary_time)
     session.flush()
-    if told.verdict == "valid":
-        _look(session, settings, device, told)
-        known = _of_device(session, device.id)
-        device.canary_deviation, device.canary_freedom = known.deviation, known.freedom
+    if canary_time.verdict == "valid":
+        _look(session, settings, device, canary_time)
+        variation = _of_device(session, device.id)
+        device.canary_deviation, device.canary_freedom = variation.deviation, variation.freedom
 
 
 def _facts(settings: Settings, job: Job, report: Report) -> dict[str, str]:
     """By what they are of; a change of the times has none of them as its proven cause."""
-    said = list(device_state(to_json(report)).items())[:MOST_FACTS]
-    device = {f"device's {clean_text(name, LONG)}": clean_text(str(value)) for name, value in said}
+    state = list(device_state(to_json(report)).items())[:MOST_FACTS]
+    device = {f"device's {clean_text(name, LONG)}": clean_text(str(value)) for name, value in state}
     return {"compiler": job.compiler_version, "commit": commit(settings), "bundle": job.bundle_digest or "", **device}
 
 
 def _look(session: Session, settings: Settings, device: Device, newest: CanaryTime) -> None:
     stretches = stretches_of(runs_of(session, device.id, newest.series), starts_of(session, device.id))
-    runs, known = stretches[-1], _variation(stretches[:-1])
-    times = [one.median_us for one in runs]
-    found = change_in(times, known)
-    if found is not None:
-        _write(session, device, runs, found)
-    elif may_have_changed(times, known):
+    runs, variation = stretches[-1], _variation(stretches[:-1])
+    times = [run.median_us for run in runs]
+    change = change_in(times, variation)
+    if change is not None:
+        _write(session, device, runs, change)
+    elif may_have_changed(times, variation):
         timed.soon(device, settings)
 
 
 def runs_of(session: Session, device_id: str, series: str) -> list[CanaryTime]:
     """The newest runs of a series, in order."""
-    mine = select(CanaryTime).where(CanaryTime.device_id == device_id, CanaryTime.series == series)
-    return list(reversed(session.scalars(mine.order_by(CanaryTime.run_id.desc()).limit(MOST_LOOKED_AT)).all()))
+    query = select(CanaryTime).where(CanaryTime.device_id == device_id, CanaryTime.series == series)
+    return list(reversed(session.scalars(query.order_by(CanaryTime.run_id.desc()).limit(MOST_LOOKED_AT)).all()))
 
 
 def starts_of(session: Session, device_id: str) -> Collection[str]:
@@ -97,7 +99,7 @@ def starts_of(session: Session, device_id: str) -> Collection[str]:
 
 
 def stretches_of(runs: Sequence[CanaryTime], starts: Collection[str]) -> list[list[CanaryTime]]:
-    """What is valid of a series, in order; each change begins another stretch. The last one may be empty."""
+    """Returns the valid runs of a series, in order; each change begins another stretch. The last one may be empty."""
     stretches: list[list[CanaryTime]] = [[]]
     for run in runs:
         if run.run_id in starts:
@@ -113,75 +115,80 @@ def variation_in(runs: Sequence[CanaryTime], starts: Collection[str]) -> Variati
 
 
 def _variation(stretches: Sequence[Sequence[CanaryTime]]) -> Variation:
-    return variation_of([one.median_us for one in stretch] for stretch in stretches)
+    return variation_of([run.median_us for run in stretch] for stretch in stretches)
 
 
 def series_of(session: Session, device_id: str) -> Sequence[str]:
     """The device's series, the one with the newest run first."""
-    mine = select(CanaryTime.series).where(CanaryTime.device_id == device_id).group_by(CanaryTime.series)
-    return session.scalars(mine.order_by(func.max(CanaryTime.run_id).desc())).all()
+    query = select(CanaryTime.series).where(CanaryTime.device_id == device_id).group_by(CanaryTime.series)
+    return session.scalars(query.order_by(func.max(CanaryTime.run_id).desc())).all()
 
 
 def _of_device(session: Session, device_id: str) -> Variation:
     """By all of its series."""
-    starts, known = starts_of(session, device_id), UNKNOWN
+    starts, variation = starts_of(session, device_id), UNKNOWN
     for series in series_of(session, device_id):
-        known = together(known, variation_in(runs_of(session, device_id, series), starts))
-    return known
+        variation = together(variation, variation_in(runs_of(session, device_id, series), starts))
+    return variation
 
 
 def last_change(session: Session, device_id: str, series: str) -> CanaryChange | None:
     """The one that says how the series stands now."""
-    mine = (CanaryChange.device_id == device_id, CanaryChange.series == series)
-    return session.scalar(select(CanaryChange).where(*mine).order_by(CanaryChange.after_run_id.desc()).limit(1))
+    conditions = (CanaryChange.device_id == device_id, CanaryChange.series == series)
+    return session.scalar(select(CanaryChange).where(*conditions).order_by(CanaryChange.after_run_id.desc()).limit(1))
 
 
-def _write(session: Session, device: Device, runs: Sequence[CanaryTime], found: Change) -> None:
+def _write(session: Session, device: Device, runs: Sequence[CanaryTime], shift: Change) -> None:
     newest = runs[-1]
     change = CanaryChange(
         device_id=device.id,
         series=newest.series,
         canary=newest.canary,
         target=newest.target,
-        before_run_id=runs[found.at - 1].run_id,
-        after_run_id=runs[found.at].run_id,
-        ratio=found.ratio,
-        ratio_low=found.interval.low,
-        ratio_high=found.interval.high,
-        deviation=found.deviation,
-        differences=differences(runs, found.at),
+        before_run_id=runs[shift.at - 1].run_id,
+        after_run_id=runs[shift.at].run_id,
+        ratio=shift.ratio,
+        ratio_low=shift.interval.low,
+        ratio_high=shift.interval.high,
+        deviation=shift.deviation,
+        differences=differences(runs, shift.at),
     )
     session.add(change)
     session.flush()
-    said = f"canary {change.canary} on {change.target}: {found.words} from run {change.after_run_id} on"
-    kind = "slower" if found.is_slower else "faster"
-    blame.note(session, device.id, kind, f"{said}; {explained(change.differences)}")
-    if found.is_slower:
+    message = f"canary {change.canary} on {change.target}: {shift.words} from run {change.after_run_id} on"
+    kind = "slower" if shift.is_slower else "faster"
+    blame.note(session, device.id, kind, f"{message}; {explained(change.differences)}")
+    if shift.is_slower:
         announce_slower(session, change, device.organisation_id)
 
 
 def differences(runs: Sequence[CanaryTime], at: int) -> list[dict[str, Any]]:
-    """What else changed there, or up to `AWAY` runs from there, the nearest first: digests of compiler and bundle, the
-    farm's commit, what the device says of itself."""
-    found: list[dict[str, Any]] = []
+    """Lists what else changed there, or up to `AWAY` runs from there, the nearest first: digests of compiler and
+    bundle, the farm's commit, what the device says of itself.
+    """
+    changes: list[dict[str, Any]] = []
     for place in range(max(1, at - AWAY), min(len(runs), at + AWAY + 1)):
         before, after = runs[place - 1].facts, runs[place].facts
-        found += [
+        changes += [
             {"what": what, "before": before.get(what, ""), "after": after.get(what, ""), "away": place - at}
             for what in {**before, **after}
             if before.get(what, "") != after.get(what, "")
         ]
-    return sorted(found, key=lambda one: abs(one["away"]))
+    return sorted(changes, key=lambda change: abs(change["away"]))
 
 
 def explained(changes: Sequence[dict[str, Any]]) -> str:
     """`just there changed: compiler from sha256:12ab34cd56 to sha256:...`."""
     there = [
-        f"{one['what']} from {_short(one['before'])} to {_short(one['after'])}" for one in changes if not one["away"]
+        f"{change['what']} from {_short(change['before'])} to {_short(change['after'])}"
+        for change in changes
+        if not change["away"]
     ]
     if there:
         return "just there changed: " + ", ".join(there)
-    near = [f"{one['what']} ({abs(one['away'])} {'later' if one['away'] > 0 else 'before'})" for one in changes]
+    near = [
+        f"{change['what']} ({abs(change['away'])} {'later' if change['away'] > 0 else 'before'})" for change in changes
+    ]
     if near:
         return "within a few runs of it changed: " + ", ".join(near)
     return "nothing that the farm knows of changed there: look at the device"

@@ -33,15 +33,15 @@ class ChangeView(View):
     says: str
     """`1.052x slower (1.046 to 1.058x)`."""
     ratio: float
-    """Of the time after it to the time before, with its 95% interval."""
+    """Ratio of the time after it to the time before, with its 95% interval."""
     ratio_low: float
     ratio_high: float
     deviation: float
-    """Of one run from the next, relative: the device's noise, which it exceeds."""
+    """Relative deviation of one run from the next: the device's noise, which the change exceeds."""
     before_run_id: str
     after_run_id: str
     differences: list[BesideChange]
-    """What else changed there: no proof that it is the cause."""
+    """Other changes at that point: no proof that they are the cause."""
     explains: str
     """The same in words."""
     found_at: Timestamp
@@ -50,7 +50,7 @@ class ChangeView(View):
 
 
 class CanaryTimeView(View):
-    """One timed canary run."""
+    """A timed canary run."""
 
     run_id: str
     at: Timestamp
@@ -63,7 +63,7 @@ class CanaryTimeView(View):
 
 
 class CanarySeriesView(View):
-    """What one model, trained by one plan on one target, took on a device, again and again."""
+    """The times of one model, trained by one plan on one target, on a device, again and again."""
 
     series: str
     canary: str
@@ -72,7 +72,7 @@ class CanarySeriesView(View):
     plan: str
     spec: str
     deviation: float | None
-    """Of one run from the next, relative, between changes; null: too few valid runs."""
+    """Relative deviation of one run from the next, between changes; null: too few valid runs."""
     runs: list[CanaryTimeView]
     """The newest, in order."""
     changes: list[ChangeView]

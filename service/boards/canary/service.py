@@ -29,9 +29,9 @@ from service.store.database.models import CanaryChange, CanaryTime, Device
 from service.store.database.paging import newest_first
 
 MOST_CHANGES = 365
-"""Of a device, that are shown."""
+"""Most changes of a device that are shown."""
 ANSWERED = ("state", "acknowledged_at", "acknowledgement")
-"""Of a change, what may be another later."""
+"""Fields of a change that may differ later."""
 
 
 def history_of(session: Session, device_id: str) -> CanaryHistory:
@@ -39,7 +39,7 @@ def history_of(session: Session, device_id: str) -> CanaryHistory:
     device, changes = devices.find(session, device_id), _changes_of(session, device_id)
     starts = starts_of(session, device_id)
     series = [
-        _series(runs_of(session, device_id, name), starts, [one for one in changes if one.series == name])
+        _series(runs_of(session, device_id, name), starts, [change for change in changes if change.series == name])
         for name in series_of(session, device_id)
     ]
     return CanaryHistory(device_id=device_id, next_at=device.timed_canary_at or None, series=series)
@@ -47,12 +47,12 @@ def history_of(session: Session, device_id: str) -> CanaryHistory:
 
 def _changes_of(session: Session, device_id: str) -> Sequence[CanaryChange]:
     """The newest first."""
-    mine = select(CanaryChange).where(CanaryChange.device_id == device_id)
-    return session.scalars(mine.order_by(CanaryChange.after_run_id.desc()).limit(MOST_CHANGES)).all()
+    query = select(CanaryChange).where(CanaryChange.device_id == device_id)
+    return session.scalars(query.order_by(CanaryChange.after_run_id.desc()).limit(MOST_CHANGES)).all()
 
 
 def _series(runs: Sequence[CanaryTime], starts: Collection[str], changes: Sequence[CanaryChange]) -> CanarySeriesView:
-    known, newest = variation_in(runs, starts), runs[-1]
+    variation, newest = variation_in(runs, starts), runs[-1]
     return CanarySeriesView(
         series=newest.series,
         canary=newest.canary,
@@ -60,7 +60,7 @@ def _series(runs: Sequence[CanaryTime], starts: Collection[str], changes: Sequen
         model=newest.model_digest,
         plan=newest.plan_digest,
         spec=newest.spec_digest,
-        deviation=known.deviation if known.is_known else None,
+        deviation=variation.deviation if variation.is_known else None,
         runs=[_time(run) for run in runs],
         changes=[change_view(change, is_last=place == 0) for place, change in enumerate(changes)],
     )
@@ -120,14 +120,14 @@ def newest_changes(session: Session, most: int) -> list[tuple[CanaryChange, bool
         later.series == CanaryChange.series,
         later.after_run_id > CanaryChange.after_run_id,
     )
-    wanted = select(CanaryChange.id).where(CanaryChange.id.in_([one.id for one in changes]))
-    over = set(session.scalars(wanted.where(exists().where(*is_followed))))
-    return [(one, one.id not in over) for one in changes]
+    query = select(CanaryChange.id).where(CanaryChange.id.in_([change.id for change in changes]))
+    over = set(session.scalars(query.where(exists().where(*is_followed))))
+    return [(change, change.id not in over) for change in changes]
 
 
 def acknowledge(session: Session, device_id: str, change_id: str, reason: str) -> ChangeView:
     """Say that a slower device is known of, or why, once more. Raises: NotFound; Conflict (it is not slower now)."""
-    device = devices.own(session, device_id)
+    device = devices.owned_device(session, device_id)
     change = session.get(CanaryChange, change_id)
     if change is None or change.device_id != device.id:
         raise NotFound(

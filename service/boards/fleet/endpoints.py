@@ -74,14 +74,14 @@ def list_enrolment_tokens(
 
 @router.get("/enrolment-tokens/{token_id}")
 def show_enrolment_token(token_id: str, farm: FarmDep, _: PrincipalDep) -> EnrolmentTokenDetail:
-    """One token, and which devices used it."""
+    """Returns a token, and the devices that used it."""
     with farm.database.read() as session:
         token = tokens.find(session, token_id)
         used_by = [
             EnrolmentUseView(
-                device_id=device.id, name=device.name, device_class=device.device_class, state=device.state, at=made.at
+                device_id=device.id, name=device.name, device_class=device.device_class, state=device.state, at=use.at
             )
-            for made, device in tokens.users(session, token)
+            for use, device in tokens.users(session, token)
         ]
         return EnrolmentTokenDetail(**EnrolmentTokenView.model_validate(token).model_dump(), used_by=used_by)
 
@@ -114,20 +114,20 @@ def list_devices(
 
 @router.get("/{device_id}")
 def show_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceDetail:
-    """One device; to its owner, with its health history and what is odd about its results."""
+    """Returns a device; for its owner, with its health history and what is odd about its results."""
     with farm.database.read() as session:
-        found = service.find(session, device_id)
-        device = _view(session, found)
+        row = service.find(session, device_id)
+        device = _view(session, row)
         condition = condition_of(session, device_id)
-        marks = marks_of(session, found, condition) if service.is_own(session, found) else []
+        marks = marks_of(session, row, condition) if service.is_own(session, row) else []
         lines = [DeviceEventView.model_validate(line) for line in service.history(session, device_id)]
-        held = Calendar.read(session).hold(found, clock_s(farm.settings, found))
+        hold = Calendar.read(session).hold(row, clock_s(farm.settings, row))
         return DeviceDetail(
             **device.model_dump(),
             marks=marks,
             history=lines,
             working_on=service.working_on(session, device_id),
-            hold=HoldView.model_validate(held) if held else None,
+            hold=HoldView.model_validate(hold) if hold else None,
             condition=ConditionView.model_validate(condition) if condition else None,
         )
 
@@ -169,7 +169,7 @@ def resume_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceView:
 def change_tags(device_id: str, body: TagsChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
     """Set tags of a device, or take them away; runs ask for them with `where`."""
     with farm.database.transaction() as session:
-        changed = service.change_tags(session, device_id, given=body.set, remove=body.remove)
+        changed = service.change_tags(session, device_id, add=body.set, remove=body.remove)
         return _view(session, changed)
 
 

@@ -1,4 +1,5 @@
-"""What the newest results of a device say together, where one alone says nothing: noisy, unlike its peers, lying.
+"""The marks of a device: what its newest results say together, where one alone says nothing: noisy, unlike its peers,
+lying.
 
 A mark is no judgement: it costs no work and no strike. It is computed when somebody looks, from a few rows.
 """
@@ -34,7 +35,9 @@ UNLIKE, COMPARED, PEERS = 1.5, 3, 2
 REFUSED = "the device's report was refused: "
 TIME_SLACK_S, CLOCK_RATE = 5.0, 1.05
 SENSORS = {"temperature_c": (-60.0, 150.0), "frequency_hz": (0.0, 1e10), "power_mw": (0.0, 1e6), "load": (0.0, 1e4)}
-"""What no board's sensor truly says; the wire takes more, for a broken one is shown and not judged."""
+"""Range of plausible values, by sensor: no board's sensor truly says others. The wire takes more, for a broken one is
+shown and not judged.
+"""
 
 
 Attempts = list[tuple[str | None, str]]
@@ -42,7 +45,7 @@ Attempts = list[tuple[str | None, str]]
 Looks = list[tuple[tuple[str, ...], str]]
 """At reports: sensors that say what none does; how the clock went wrong."""
 LOOK_BYTES = 500
-"""Of one in memory, about."""
+"""Approximate size of a look in memory."""
 
 
 class DeviceMark(View):
@@ -57,7 +60,7 @@ class DeviceMark(View):
 def marks_of(session: Session, device: Device, condition: DeviceCondition | None) -> list[DeviceMark]:
     """The device's marks. `condition`: what it told last."""
     attempts, looks = _newest_attempts(session, device), _newest_looks(session, device)
-    said = (
+    checks = (
         (TWO_MACHINES, two_machines_words(session, device)),
         ("always-noisy", _noisy(session, device)),
         ("unlike-peers", _unlike(session, device)),
@@ -70,7 +73,7 @@ def marks_of(session: Session, device: Device, condition: DeviceCondition | None
         ("storage", storage_words(condition)),
         ("condition", _untaken(condition)),
     )
-    return [DeviceMark(code=code, says=says) for code, says in said if says]
+    return [DeviceMark(code=code, says=says) for code, says in checks if says]
 
 
 def _untaken(condition: DeviceCondition | None) -> str:
@@ -85,8 +88,8 @@ def _everyones(session: Session, statement: Any) -> Any:
 
 
 def _noisy(session: Session, device: Device) -> str:
-    mine = select(Run.verdict).where(Run.device_id == device.id, Run.verdict.is_not(None), Run.state == "succeeded")
-    verdicts = list(_everyones(session, mine.order_by(Run.id.desc()).limit(NEWEST)).scalars())
+    query = select(Run.verdict).where(Run.device_id == device.id, Run.verdict.is_not(None), Run.state == "succeeded")
+    verdicts = list(_everyones(session, query.order_by(Run.id.desc()).limit(NEWEST)).scalars())
     if len(verdicts) < ENOUGH or "valid" in verdicts:
         return ""
     return f"none of its newest {len(verdicts)} measurements was valid: {', '.join(sorted(set(map(str, verdicts))))}"
@@ -95,8 +98,8 @@ def _noisy(session: Session, device: Device) -> str:
 def _unlike(session: Session, device: Device) -> str:
     """Peers have the same class, and ran the same bundle in the same mode."""
     measured = (Run.median_us.is_not(None), Run.verdict == "valid", Run.state == "succeeded")
-    mine = select(Run.bundle_digest, Run.median_us).where(Run.device_id == device.id, *measured)
-    rows = _everyones(session, mine.order_by(Run.id.desc()).limit(NEWEST)).all()
+    own_query = select(Run.bundle_digest, Run.median_us).where(Run.device_id == device.id, *measured)
+    rows = _everyones(session, own_query.order_by(Run.id.desc()).limit(NEWEST)).all()
     newest = {digest: us or 0.0 for digest, us in reversed(rows)}
     query = (
         select(Run.bundle_digest, Run.device_id, Run.median_us)
@@ -106,12 +109,12 @@ def _unlike(session: Session, device: Device) -> str:
         .order_by(Run.id.desc())
         .limit(20 * NEWEST)
     )
-    theirs: dict[str, dict[str, float]] = {}
+    peer_times: dict[str, dict[str, float]] = {}
     for digest, peer, us in _everyones(session, query):
-        theirs.setdefault(digest, {}).setdefault(peer or "", us or 0.0)
+        peer_times.setdefault(digest, {}).setdefault(peer or "", us or 0.0)
     ratios = [
-        newest[one] / statistics.median(times.values())
-        for one, times in theirs.items()
+        newest[digest] / statistics.median(times.values())
+        for digest, times in peer_times.items()
         if len(times) >= PEERS and all(times.values())
     ]
     if len(ratios) < COMPARED:
@@ -125,14 +128,17 @@ def _unlike(session: Session, device: Device) -> str:
 
 
 def _slower(session: Session, device: Device) -> str:
-    mine = (CanaryChange.device_id == device.id, *is_open())
-    found = session.scalars(select(CanaryChange).where(*mine).order_by(CanaryChange.after_run_id)).all()
-    said = [f"{one.canary} on {one.target} {change_words(one)}, {explained(one.differences)}" for one in found]
-    return f"slower than it was, by its canaries: {'; '.join(said)}" if said else ""
+    conditions = (CanaryChange.device_id == device.id, *is_open())
+    changes = session.scalars(select(CanaryChange).where(*conditions).order_by(CanaryChange.after_run_id)).all()
+    descriptions = [
+        f"{change.canary} on {change.target} {change_words(change)}, {explained(change.differences)}"
+        for change in changes
+    ]
+    return f"slower than it was, by its canaries: {'; '.join(descriptions)}" if descriptions else ""
 
 
 def _impossible(rows: Attempts) -> str:
-    """What was wrong is named by its field only: the run may be somebody else's."""
+    """Describes figures that cannot be, by their field only: the run may be somebody else's."""
     lies = [
         _field(message) if code == "report.impossible" else "a canary run's losses"
         for code, message in rows
@@ -144,7 +150,7 @@ def _impossible(rows: Attempts) -> str:
 
 
 def _field(message: str) -> str:
-    """Of the message that a refused report leaves."""
+    """Returns the field that the message of a refused report names."""
     return message.removeprefix(REFUSED).split(":")[0][:100]
 
 
@@ -163,14 +169,16 @@ def _newest_attempts(session: Session, device: Device) -> Attempts:
 
 def _newest_looks(session: Session, device: Device) -> Looks:
     """Each report is looked at once: it never changes, and is long."""
-    mine = select(Attempt.id).where(Attempt.device_id == device.id).order_by(Attempt.id.desc()).limit(NEWEST_REPORTS)
-    keys = _everyones(session, select(Result.attempt_id, Result.digest).where(Result.attempt_id.in_(mine))).all()
-    lasting, found = lasting_of(session), Looks()
+    attempts = (
+        select(Attempt.id).where(Attempt.device_id == device.id).order_by(Attempt.id.desc()).limit(NEWEST_REPORTS)
+    )
+    keys = _everyones(session, select(Result.attempt_id, Result.digest).where(Result.attempt_id.in_(attempts))).all()
+    lasting, looks = lasting_of(session), Looks()
     for attempt_id, digest in keys:
         key = ("marks of a report", attempt_id, digest)
         look = partial(_look, session, attempt_id, device.device_class)
-        found.append(lasting.recall(key, look, lambda _: LOOK_BYTES))
-    return found
+        looks.append(lasting.recall(key, look, lambda _: LOOK_BYTES))
+    return looks
 
 
 def _look(session: Session, attempt_id: str, device_class: str) -> tuple[tuple[str, ...], str]:
@@ -179,8 +187,8 @@ def _look(session: Session, attempt_id: str, device_class: str) -> tuple[tuple[s
 
 
 def _sensors(looks: Looks) -> str:
-    found = sorted({name for names, _ in looks for name in names})
-    return f"its sensors say what no board's do: {', '.join(found)}" if found else ""
+    sensors = sorted({name for names, _ in looks for name in names})
+    return f"its sensors say what no board's do: {', '.join(sensors)}" if sensors else ""
 
 
 def _out_of_range(report: dict[str, Any], device_class: str) -> Iterator[str]:
@@ -195,8 +203,8 @@ def _out_of_range(report: dict[str, Any], device_class: str) -> Iterator[str]:
 
 def _time(looks: Looks) -> str:
     """A clock that is set while a run goes on does this once; one that does it always is broken, or lies."""
-    said = [words for _, words in looks if words]
-    return f"its clock went wrong during {len(said)} of its newest {len(looks)} runs: {said[0]}" if said else ""
+    faults = [words for _, words in looks if words]
+    return f"its clock went wrong during {len(faults)} of its newest {len(looks)} runs: {faults[0]}" if faults else ""
 
 
 def _backwards(report: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from service.devices.health import Health
 
 
 class OwnArrayView(View):
-    """One array of a data set; the first extent is samples."""
+    """An array of a data set; the first extent is samples."""
 
     name: str
     dtype: str
@@ -20,7 +20,7 @@ class OwnArrayView(View):
 
 
 class OwnDatasetView(View):
-    """What a device says of a data set that stays on it."""
+    """A device's description of a data set that stays on it."""
 
     name: str
     digest: str
@@ -30,7 +30,7 @@ class OwnDatasetView(View):
     label_counts: list[int] | None
     """Samples of each class, if the labels are class numbers."""
     weights_stay: bool
-    """What is trained on it stays there too."""
+    """Whether weights that are trained on it stay there too."""
 
 
 class TagsChange(RequestBody):
@@ -46,16 +46,16 @@ class DeviceView(View):
     id: str
     name: str
     told_name: str
-    """What its agent calls it: another name, where an operator has renamed it."""
+    """Name that its agent gives: another one, where an operator has renamed the device."""
     is_shared: bool
     """Everybody's runs may come to it; else those of your organisation only."""
     state: Literal["active", "quarantined", "removed"]
-    """What was decided about it; `health` says how it is."""
+    """State that was decided for it; `health` says how it is."""
     state_reason: str
     health: Health
     """offline: its agent has not been heard of for 90 s; draining: it finishes its run and takes nothing new."""
     notice: str
-    """What its owner should look at on its page, in a few words; empty: nothing urgent."""
+    """Hint for its owner to look at its page, in a few words; empty: nothing urgent."""
     device_class: str
     measurement_class: str
     """hardware, host, emulated or simulated."""
@@ -71,7 +71,7 @@ class DeviceView(View):
     agent_updates: Literal["on", "off", "installed", "trial", ""]
     """Whether its agent updates itself; `installed`: it runs from no file of its own; empty: it is older than that."""
     agent_digest: str
-    """Of the file that its agent runs from."""
+    """Digest of the file that its agent runs from."""
     runner: str | None
     environment: dict[str, Any]
     strikes: int
@@ -84,7 +84,7 @@ class DeviceView(View):
     drain_reason: str
     tags: dict[str, str]
     modes: list[str]
-    """Of runs, that it takes beside profile, train, eval and tune."""
+    """Modes of runs that it takes beside profile, train, eval and tune."""
     own_datasets: list[OwnDatasetView]
     """Data sets that stay on it, and that its operator lets runs use (`dataset: device:NAME`)."""
     unconfirmed_at: Timestamp | None
@@ -102,7 +102,7 @@ class DeviceEventView(View):
 
 
 class HoldView(View):
-    """What keeps new work from a device because its operators say so."""
+    """The reason that keeps new work from a device because its operators say so."""
 
     code: Literal["drained", "maintenance"]
     says: str
@@ -113,14 +113,14 @@ class ConditionView(View):
     """How a device is, as its agent told last. Null: it did not tell that."""
 
     storage_total_bytes: int | None
-    """Of the file system where its agent keeps its work."""
+    """Size of the file system where its agent keeps its work."""
     storage_free_bytes: int | None
     storage_is_nearly_full: bool
     """Less than 1 GiB is free, or less than a twentieth where that is less than 4 GiB."""
     kept_bytes: int | None
-    """What the agent's own files take there: results to be sent, checkpoints, programs."""
+    """Bytes that the agent's own files take there: results to be sent, checkpoints, programs."""
     temperature_c: float | None
-    """Of its hottest processor zone."""
+    """Temperature of its hottest processor zone."""
     problem: str
     """Why what it told was not taken; empty: it was."""
     at: Timestamp
@@ -130,18 +130,18 @@ class DeviceDetail(DeviceView):
     """A device with its health history, the newest line first."""
 
     marks: list[DeviceMark]
-    """What its newest results say of it together: always noisy, unlike its peers, figures that cannot be."""
+    """Marks from its newest results together: always noisy, unlike its peers, figures that cannot be."""
     history: list[DeviceEventView]
     working_on: str | None
     """The run that it has now; a drained device without one is done."""
     condition: ConditionView | None
     """To its owner; null: its agent is older than telling that."""
     hold: HoldView | None
-    """What keeps new work from it now: an operator's drain, or a maintenance window; null: nothing of that kind."""
+    """Reason that keeps new work from it now: an operator's drain, or a maintenance window; null: no such reason."""
 
 
 class DeviceChange(RequestBody):
-    """What a device is called from now on."""
+    """A change of a device's name."""
 
     name: str = Field(max_length=200, description="1-100 letters, digits, spaces and ._:@+-, as at enrolment")
 

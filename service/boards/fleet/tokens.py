@@ -81,16 +81,16 @@ def admit(session: Session, secret: str, description: DeviceDescription) -> Enro
         raise Forbidden("enrol.token", "this enrolment token is unknown or has expired", hint=HINT)
     if token.revoked_at is not None:
         raise Forbidden("enrol.token", "this enrolment token was revoked", hint=HINT)
-    said = description.device_class
+    device_class = description.device_class
     if token.device_class is None:
-        check_said(session, said)
-    if token.device_class not in (None, said):
+        check_said(session, device_class)
+    if token.device_class not in (None, device_class):
         raise Forbidden(
             "enrol.device-class",
-            f"this token is for devices of class {token.device_class}, and this device is a {said}",
+            f"this token is for devices of class {token.device_class}, and this device is a {device_class}",
             where="device_class",
-            hint=f"make a token for class {said}, or for any class; if the board was recognised wrongly, start its "
-            f"agent with --class {token.device_class} (enrol.sh: POCKFARM_CLASS)",
+            hint=f"make a token for class {device_class}, or for any class; if the board was recognised wrongly, start "
+            f"its agent with --class {token.device_class} (enrol.sh: POCKFARM_CLASS)",
         )
     check_targets(token.targets, description, code="enrol.targets", hint=WIDER)
     return token
@@ -160,7 +160,7 @@ def users(session: Session, token: EnrolmentToken) -> list[tuple[EnrolmentUse, D
     """The devices that used it, the first one first."""
     query = select(EnrolmentUse, Device).join(Device, Device.id == EnrolmentUse.device_id)
     rows = session.execute(query.where(EnrolmentUse.token_id == token.id).order_by(EnrolmentUse.id))
-    return [(made, device) for made, device in rows]
+    return [(use, device) for use, device in rows]
 
 
 def revoke(session: Session, token_id: str) -> EnrolmentToken:

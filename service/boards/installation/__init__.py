@@ -1,1 +1,1 @@
-"""What a new board fetches before it is anybody: the script that enrols it, and the agent as one file."""
+"""The files that a new board fetches before it is anybody: the script that enrols it, and the agent as one file."""

@@ -34,13 +34,13 @@ def get_enrolment_script(request: Request, farm: WholeFarmDep) -> Response:
     return Response(enrolment_script(address), media_type="text/x-shellscript", headers=SAME_EACH_TIME)
 
 
-def farm_address(public_url: str, asked: str) -> str:
+def farm_address(public_url: str, request_url: str) -> str:
     """The farm's address as a board shall use it: the public one, or, if that is the loopback, the one it asked at.
 
     Raises: Invalid for what is no plain address: it becomes part of a script.
     """
     is_public = urlsplit(public_url).hostname not in LOOPBACK
-    address = (public_url if is_public else asked).rstrip("/")
+    address = (public_url if is_public else request_url).rstrip("/")
     if not ADDRESS.fullmatch(address):
         raise Invalid(
             "enrol.address",

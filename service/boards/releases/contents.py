@@ -1,4 +1,4 @@
-"""What an agent's file says of itself, read without running any of it."""
+"""The facts that an agent's file states about itself, read without running any of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHERE = "file"
 
 @dataclass(frozen=True, slots=True)
 class AgentFile:
-    """One version of the agent."""
+    """A version of the agent."""
 
     version: str
     oldest_python: str
@@ -61,7 +61,7 @@ def _constant(archive: zipfile.ZipFile, member: str, name: str) -> Any:
     if archive.getinfo(member).file_size > MOST_MEMBER_BYTES:
         raise ValueError(f"{member} is too long")
     for line in ast.parse(archive.read(member)).body:
-        if isinstance(line, ast.Assign) and [getattr(one, "id", "") for one in line.targets] == [name]:
+        if isinstance(line, ast.Assign) and [getattr(target, "id", "") for target in line.targets] == [name]:
             return ast.literal_eval(line.value)
     raise KeyError(f"{member} has no {name}")
 

@@ -41,7 +41,7 @@ def list_releases(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cur
 
 @router.get("/{release_id}")
 def show_release(release_id: str, farm: FarmDep, _: PrincipalDep) -> ReleaseDetail:
-    """One release, and what came of it on each device."""
+    """Returns a release, and its outcome on each device."""
     with farm.database.read() as session:
         return publishing.detail(session, publishing.find(session, release_id))
 

@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 RELEASES = frozenset({AgentRelease.__tablename__})
 OFFER_S = 600.0
 UPDATE_S = 300.0
-"""What an update may take, to be over before a maintenance window begins."""
+"""Time that an update may take, to be over before a maintenance window begins."""
 FEW = 10
 """In a stage of fewer devices the first failure halts a release; else a tenth of them."""
 MOST_HEADER = 8000
@@ -77,12 +77,12 @@ class Offered:
         """Those that the idle device might be offered, in this order; none that is older than what it runs."""
         if device.agent_updates != "on" or device.drained_at is not None:
             return []
-        fitting = (one for one in self._offers if meets(one.conditions, device) and _is_fit(one, device))
-        return list(takewhile(lambda one: one.digest != device.agent_digest, fitting))
+        fitting = (offer for offer in self._offers if meets(offer.conditions, device) and _is_fit(offer, device))
+        return list(takewhile(lambda offer: offer.digest != device.agent_digest, fitting))
 
 
 def program_of(header: str | None) -> Program | None:
-    """What an agent says of the file that it runs from; None: it is older than that, or what it says is nothing."""
+    """Reads what an agent says of the file that it runs from; None: it is older than that, or says nonsense."""
     if not header or len(header) > MOST_HEADER:
         return None
     try:
@@ -92,7 +92,7 @@ def program_of(header: str | None) -> Program | None:
 
 
 def note_program(session: Session, device: Device, program: Program | None) -> None:
-    """What the agent says as it enrols or renews: what it runs, and what came of the newest update."""
+    """Records what the agent says as it enrols or renews: which program it runs, and how the newest update went."""
     device.agent_updates = program.updates if program else ""
     device.agent_digest = program.digest if program else ""
     if program is None or program.updates == "trial":
@@ -125,12 +125,12 @@ def _fail(session: Session, release: AgentRelease, update: AgentUpdate, device: 
     update.state, update.reason, update.ended_at = "failed", clean_text(reason, 1000), time.time()
     note(session, device.id, "update-failed", f"agent {release.version}: {reason}")
     session.flush()
-    held = _held(session, release.id)
-    failed, given = _count(session, held, "failed"), _count(session, held)
-    if held.state != "offered" or failed < _most_failures(held, given):
+    row = _locked_release(session, release.id)
+    failed, offered = _count(session, row, "failed"), _count(session, row)
+    if row.state != "offered" or failed < _most_failures(row, offered):
         return
-    halt(session, held, f"{failed} of {given} devices that took it failed; the last, {device.name}: {reason}")
-    LOG.error("release %s of the agent (%s) is halted: %s", held.id, held.version, held.halt_reason)
+    halt(session, row, f"{failed} of {offered} devices that took it failed; the last, {device.name}: {reason}")
+    LOG.error("release %s of the agent (%s) is halted: %s", row.id, row.version, row.halt_reason)
     session.add(
         AuditEntry(
             organisation_id=HOME,
@@ -138,22 +138,22 @@ def _fail(session: Session, release: AgentRelease, update: AgentUpdate, device: 
             user_id=None,
             address="",
             action="agent-release halted",
-            subject=held.id,
+            subject=row.id,
             outcome="done",
             status=200,
-            detail=held.halt_reason,
+            detail=row.halt_reason,
         )
     )
 
 
-def _most_failures(release: AgentRelease, given: int) -> int:
+def _most_failures(release: AgentRelease, offered: int) -> int:
     if release.most_failures is not None:
         return release.most_failures
-    stage = max(given, release.most_devices or 0)
+    stage = max(offered, release.most_devices or 0)
     return 1 if stage < FEW else math.ceil(stage / 10)
 
 
-def _held(session: Session, release_id: str) -> AgentRelease:
+def _locked_release(session: Session, release_id: str) -> AgentRelease:
     query = select(AgentRelease).where(AgentRelease.id == release_id).with_for_update()
     return session.scalars(query, execution_options={"populate_existing": True}).one()
 
@@ -165,8 +165,8 @@ def _count(session: Session, release: AgentRelease, state: str | None = None) ->
 
 def offer(session: Session, farm: Farm, device: Device) -> Envelope | None:
     """The signed offer that the device gets in place of work; None: there is none for it. The device is idle."""
-    for one in Offered.read(session).candidates(device):
-        release = _taken(session, one, device)
+    for candidate in Offered.read(session).candidates(device):
+        release = _reserve(session, candidate, device)
         if release is not None:
             return _signed(farm, release, device)
     return None
@@ -182,14 +182,14 @@ def _is_fit(release: Offer, device: Device) -> bool:
         return True
 
 
-def _taken(session: Session, one: Offer, device: Device) -> AgentRelease | None:
+def _reserve(session: Session, candidate: Offer, device: Device) -> AgentRelease | None:
     """The release if the device has it already and is not done, or there is room for it: then that is noted."""
     if Calendar.read(session).hold(device, UPDATE_S) is not None:
         return None
-    update = session.get(AgentUpdate, (one.id, device.id))
+    update = session.get(AgentUpdate, (candidate.id, device.id))
     if update is not None and update.state != "given":
         return None
-    release = _held(session, one.id)
+    release = _locked_release(session, candidate.id)
     if release.state != "offered":
         return None
     if update is None:
@@ -202,7 +202,7 @@ def _taken(session: Session, one: Offer, device: Device) -> AgentRelease | None:
 
 def _signed(farm: Farm, release: AgentRelease, device: Device) -> Envelope:
     now = time.time()
-    made = AgentOffer(
+    agent_offer = AgentOffer(
         sequence=release.sequence,
         version=release.version,
         program=Blob(release.digest, release.size_bytes, release_path(release.sequence)),
@@ -214,14 +214,14 @@ def _signed(farm: Farm, release: AgentRelease, device: Device) -> Envelope:
         release_number=farm.signer.release_number,
         is_rollback=release.is_rollback,
     )
-    return farm.signer.sign(OFFER_TYPE, dumps(made))
+    return farm.signer.sign(OFFER_TYPE, dumps(agent_offer))
 
 
 def given(session: Session, device_id: str, sequence: int) -> AgentRelease:
     """The release, if the device was given it. Raises: NotFound."""
     query = select(AgentRelease).join(AgentUpdate, AgentUpdate.release_id == AgentRelease.id)
-    mine = query.where(AgentUpdate.device_id == device_id, AgentRelease.sequence == sequence)
-    release = session.scalar(mine.where(AgentUpdate.state != "failed"))
+    offered = query.where(AgentUpdate.device_id == device_id, AgentRelease.sequence == sequence)
+    release = session.scalar(offered.where(AgentUpdate.state != "failed"))
     if release is None:
         raise NotFound("release.not-given", f"no release {sequence} was offered to this device")
     return release

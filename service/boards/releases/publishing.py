@@ -29,45 +29,45 @@ UPDATING = ("on", "trial")
 
 def take_in(storage: Storage, data: bytes) -> tuple[AgentFile, StoredFile]:
     """Keep an agent's file, once it is known to be one. Raises: Invalid."""
-    found = read_agent(data)
-    return found, storage.put(io.BytesIO(data), limit_bytes=MOST_AGENT_BYTES)
+    agent = read_agent(data)
+    return agent, storage.put(io.BytesIO(data), limit_bytes=MOST_AGENT_BYTES)
 
 
-def publish_own(session: Session, storage: Storage, asked: ReleaseCreate) -> AgentRelease:
+def publish_own(session: Session, storage: Storage, request: ReleaseCreate) -> AgentRelease:
     """The agent of the farm's own sources. Raises: Invalid."""
-    return publish(session, *take_in(storage, agent_file()), asked)
+    return publish(session, *take_in(storage, agent_file()), request)
 
 
-def publish_again(session: Session, asked: ReleaseCreate) -> AgentRelease:
+def publish_again(session: Session, request: ReleaseCreate) -> AgentRelease:
     """A file of an earlier release. Raises: NotFound, Invalid."""
-    query = select(AgentRelease).where(AgentRelease.digest == asked.digest).limit(1)
+    query = select(AgentRelease).where(AgentRelease.digest == request.digest).limit(1)
     earlier = session.scalar(query)
     if earlier is None:
         hint = "bring it in on the farm's machine: python -m service.admin agent-release FILE"
-        raise NotFound("release.file-unknown", f"no release had the file {asked.digest}", where="digest", hint=hint)
-    found = AgentFile(earlier.version, earlier.oldest_python, earlier.protocol)
-    return publish(session, found, StoredFile(earlier.digest, earlier.size_bytes), asked)
+        raise NotFound("release.file-unknown", f"no release had the file {request.digest}", where="digest", hint=hint)
+    agent = AgentFile(earlier.version, earlier.oldest_python, earlier.protocol)
+    return publish(session, agent, StoredFile(earlier.digest, earlier.size_bytes), request)
 
 
-def publish(session: Session, found: AgentFile, stored: StoredFile, asked: ReleaseCreate) -> AgentRelease:
+def publish(session: Session, agent: AgentFile, stored: StoredFile, request: ReleaseCreate) -> AgentRelease:
     """A new release, with a number above all before. Raises: Invalid (a condition that is none).
 
     The number is at least the time, so a farm that was restored from an old backup does not give one twice.
     """
-    wants_of(asked.where, None)
+    wants_of(request.where, None)
     highest = session.scalar(select(func.max(AgentRelease.sequence))) or 0
     release = AgentRelease(
         sequence=max(highest + 1, int(time.time())),
-        version=found.version,
+        version=agent.version,
         digest=stored.digest,
         size_bytes=stored.size_bytes,
-        oldest_python=found.oldest_python,
-        protocol=found.protocol,
-        is_rollback=asked.rollback,
-        conditions=sorted(set(asked.where)),
-        most_failures=asked.most_failures,
+        oldest_python=agent.oldest_python,
+        protocol=agent.protocol,
+        is_rollback=request.rollback,
+        conditions=sorted(set(request.where)),
+        most_failures=request.most_failures,
     )
-    release.share, release.most_devices = asked.share, _most_devices(session, release, asked)
+    release.share, release.most_devices = request.share, _most_devices(session, release, request)
     session.add(release)
     session.flush()
     return release
@@ -142,7 +142,7 @@ def counts(session: Session, release: AgentRelease) -> dict[str, int]:
 
 
 def view(session: Session, release: AgentRelease) -> ReleaseView:
-    """What a release looks like from outside."""
+    """Returns the view of a release for the API."""
     plain = columns(ReleaseView, release)
     return ReleaseView.model_validate({**plain, **counts(session, release)})
 

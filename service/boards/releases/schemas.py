@@ -68,7 +68,7 @@ class ReleaseView(View):
 
 
 class UpdateView(View):
-    """What came of a release on one device."""
+    """The outcome of a release on one device."""
 
     device_id: str
     name: str

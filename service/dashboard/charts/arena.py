@@ -65,13 +65,13 @@ def arena_picture(plan: ArenaPlan, width: float, height: float = 340.0) -> Marku
 
 def stretches(phases: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
     """Runs of equal phase as (phase, first call, call after the last)."""
-    found: list[tuple[str, int, int]] = []
+    segments: list[tuple[str, int, int]] = []
     for index, phase in enumerate(phases):
-        if found and found[-1][0] == phase:
-            found[-1] = (phase, found[-1][1], index + 1)
+        if segments and segments[-1][0] == phase:
+            segments[-1] = (phase, segments[-1][1], index + 1)
         else:
-            found.append((phase, index, index + 1))
-    return tuple(found)
+            segments.append((phase, index, index + 1))
+    return tuple(segments)
 
 
 def _box(value: ArenaValue, phases: Sequence[str], x: Scale, y: Scale, divisor: int) -> Markup:

@@ -34,7 +34,7 @@ def loss_plot(
     validations: Sequence[tuple[int, float]] = (),
     what: tuple[str, str] = LOSS,
 ) -> Markup:
-    """One line per run over step number; a single run also gets its smoothed line (mean of the nearest steps).
+    """Draws one line per run over step number; a single run also gets its smoothed line (mean of the nearest steps).
 
     `validations` are (step, loss) of a single run, each a dot on a line of their own. `what`: the title of y, and what
     the picture begins its own with, for values that are no losses.
@@ -59,8 +59,8 @@ def loss_plot(
 
 def _validation_marks(validations: Sequence[tuple[int, float]], x: Scale, y: Scale) -> list[Markup]:
     stride = -(-len(validations) // MAX_POINTS) if validations else 1
-    kept = [*validations[::stride], *validations[-1:]]
-    points = [(x(step), y(loss)) for step, loss in dict(kept).items()]
+    sampled = [*validations[::stride], *validations[-1:]]
+    points = [(x(step), y(loss)) for step, loss in dict(sampled).items()]
     line = [svg.path(points, "curve validation")] if len(points) > 1 else []
     return [
         *line,

@@ -17,7 +17,7 @@ MAX_POINTS = 400
 
 @dataclass(frozen=True, slots=True)
 class StateSeries:
-    """One sensor over a run: (seconds since the first sample, value)."""
+    """A sensor over a run: (seconds since the first sample, value)."""
 
     title: str
     unit: str
@@ -46,7 +46,7 @@ def state_plot(series: StateSeries, width: float, height: float = 150.0, *, last
 
 @dataclass(frozen=True, slots=True)
 class AttemptMark:
-    """One attempt's end: `good`, `bad`, `odd` (cancelled, inconclusive) or `open`."""
+    """The end of an attempt: `good`, `bad`, `odd` (cancelled, inconclusive) or `open`."""
 
     tone: str
     label: str

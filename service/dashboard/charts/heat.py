@@ -34,9 +34,9 @@ def heat_plot(points: Sequence[tuple[float, float]], width: float, height: float
 
 def stretches(points: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
     """Points that follow each other without a gap."""
-    found = [list(points[:1])] if points else []
+    segments = [list(points[:1])] if points else []
     for before, point in pairwise(points):
         if point[0] - before[0] > GAP_S:
-            found.append([])
-        found[-1].append(point)
-    return found
+            segments.append([])
+        segments[-1].append(point)
+    return segments

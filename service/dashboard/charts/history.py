@@ -1,4 +1,4 @@
-"""What one thing took on a device, run after run, and where that changed."""
+"""The time of one thing on a device, run after run, and the points where it changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_DAYS = 1 / 24
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """One run: seconds since 1970, and its median."""
+    """A run: seconds since 1970, and its median."""
 
     at: float
     ms: float

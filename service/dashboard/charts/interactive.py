@@ -1,4 +1,4 @@
-"""What the chart library is told of a chart: which columns of which JSON tables are drawn, and how.
+"""The chart library's description of a chart: which columns of which JSON tables are drawn, and how.
 
 `static/charts.js` reads it from the attribute `data-chart` of the picture that the server has drawn, fetches the tables
 and draws them in its place. A chart says nothing that the picture and its table do not say.
@@ -16,16 +16,16 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, or one kind of point. `ink` is a colour of the style sheet (`series-1` is `--series-1`)."""
+    """A line, or one kind of point. `ink` is a colour of the style sheet (`series-1` is `--series-1`)."""
 
     label: str
     ink: str
     column: str = ""
-    """Of the table, its y."""
+    """Column of the table that holds its y."""
     points: tuple[Point, ...] = ()
     """Instead of a column."""
     labels: tuple[str, ...] = ()
-    """What each of the points is."""
+    """Labels of the points, one for each."""
     kind: Literal["line", "dots"] = "line"
     source: str = ""
     """Address of its JSON table; empty: the chart's."""
@@ -44,7 +44,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One interactive chart: `marks` are (x, label) of vertical lines, `band` two lines, shaded between."""
+    """An interactive chart: `marks` are (x, label) of vertical lines, `band` two lines, shaded between."""
 
     lines: tuple[Line, ...]
     x_title: str
@@ -57,7 +57,7 @@ class Chart:
     sync: str = ""
     """Charts of one name share cursor and zoom."""
     is_log: tuple[bool, bool] = (False, False)
-    """Of (x, y)."""
+    """Whether the axes (x, y) are logarithmic."""
     can_be_log: bool = False
     """Whether the reader may switch y to a logarithmic scale."""
     band: tuple[int, int] | None = None
@@ -73,14 +73,14 @@ class Chart:
     @property
     def text(self) -> str:
         """JSON for the attribute; what is left out is the default."""
-        found = {**_told(self), "lines": [_told(line) for line in self.lines]}
-        return json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        document = {**_set_fields(self), "lines": [_set_fields(line) for line in self.lines]}
+        return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _told(value: Chart | Line) -> Mapping[str, object]:
+def _set_fields(value: Chart | Line) -> Mapping[str, object]:
     fields = type(value).__dataclass_fields__
     return {
         name: getattr(value, name)
-        for name, known in fields.items()
-        if name != "lines" and getattr(value, name) != known.default
+        for name, field in fields.items()
+        if name != "lines" and getattr(value, name) != field.default
     }

@@ -17,7 +17,7 @@ ROW_HEIGHT = 21.0
 
 @dataclass(frozen=True, slots=True)
 class KernelBar:
-    """One kernel's median time. `anchor` is the id of its table row."""
+    """A kernel's median time. `anchor` is the id of its table row."""
 
     name: str
     phase: str
@@ -32,7 +32,7 @@ def phase_totals(bars: Sequence[KernelBar]) -> dict[str, float]:
 
 
 def phase_bar(bars: Sequence[KernelBar], width: float) -> Markup:
-    """One stacked bar: each phase's share of the kernels' total time, labelled where there is room."""
+    """Draws one stacked bar: each phase's share of the kernels' total time, labelled where there is room."""
     totals = phase_totals(bars)
     whole = sum(totals.values())
     parts: list[Markup] = []
@@ -65,13 +65,13 @@ def kernel_bars(bars: Sequence[KernelBar], width: float) -> Markup:
 
 
 def _bar_row(bar: KernelBar, top: float, label_width: float, extent: float, fits: int) -> Markup:
-    shown = bar.name if len(bar.name) <= fits else bar.name[: fits - 1] + "…"
+    short_name = bar.name if len(bar.name) <= fits else bar.name[: fits - 1] + "…"
     label = f"{bar.name}, {bar.phase}, {fmt.latency(bar.us / 1000)}"
     return svg.link(
         f"#{bar.anchor}",
         label,
         svg.rectangle(0, top, label_width + extent + 74, ROW_HEIGHT, "hit"),
-        svg.text(label_width - 8, top + 14.5, shown, "bar-label", "end"),
+        svg.text(label_width - 8, top + 14.5, short_name, "bar-label", "end"),
         svg.rectangle(label_width, top + 3.5, max(extent, 1.0), ROW_HEIGHT - 7, f"phase-{bar.phase}"),
         svg.text(label_width + extent + 6, top + 14.5, f"{fmt.latency(bar.us / 1000)}", "bar-value"),
     )

@@ -18,7 +18,7 @@ LABEL_WIDTH = 74.0
 ARCS_HEIGHT = 34.0
 MOST_ARCS = 60
 NAME_WIDTH = 110.0
-"""What a name below the lanes takes at least: where groups are narrower, some have none."""
+"""Least width of a name below the lanes: where groups are narrower, some have none."""
 LETTER_WIDTH = 6.6
 
 
@@ -29,22 +29,22 @@ def lanes(groups: Sequence[LayerGroup], width: float) -> Markup:
     for number, (label, phase) in enumerate(LANES):
         top = ARCS_HEIGHT + number * LANE_HEIGHT + (8 if number else 0)
         parts.append(svg.text(0, top + 15, label))
-        for at, one in enumerate(groups):
-            count = one.after.get(phase, 0) if phase else one.before
+        for at, group in enumerate(groups):
+            count = group.after.get(phase, 0) if phase else group.before
             if count:
-                what = f"{one.name}: {fmt.plural(count, 'node')} {f'in {phase}' if phase else 'in the model'}"
+                what = f"{group.name}: {fmt.plural(count, 'node')} {f'in {phase}' if phase else 'in the model'}"
                 kind = f"phase-{phase}" if phase else "of-model"
                 parts.append(
                     svg.rectangle(LABEL_WIDTH + at * pitch, top, max(pitch - 2, 1.5), LANE_HEIGHT - 6, kind, what)
                 )
-    learning = sum(1 for one in groups if one.after.get("update"))
+    learning = sum(1 for group in groups if group.after.get("update"))
     title = f"The graph from input to output in {fmt.plural(len(groups), 'group')} of layers; {learning} of them learn"
     bottom = ARCS_HEIGHT + len(LANES) * LANE_HEIGHT + 8
     return svg.picture(width, bottom + 20, title, "graph-lanes", *parts, *_names(groups, pitch, bottom))
 
 
 def _names(groups: Sequence[LayerGroup], pitch: float, top: float) -> list[Markup]:
-    """Of as many groups as there is room for, from the input on; each begins where its group does."""
+    """Names as many groups as there is room for, from the input on; each name begins where its group does."""
     every = math.ceil(NAME_WIDTH / pitch)
     most = max(3, int(every * pitch / LETTER_WIDTH) - 1)
     parts = []
@@ -57,7 +57,7 @@ def _names(groups: Sequence[LayerGroup], pitch: float, top: float) -> list[Marku
 
 
 def _arcs(groups: Sequence[LayerGroup], pitch: float) -> list[Markup]:
-    skips = [(source, at) for at, one in enumerate(groups) for source in one.sources if at - source > 1]
+    skips = [(source, at) for at, group in enumerate(groups) for source in group.sources if at - source > 1]
     return [_arc(*ends, pitch) for ends in skips[:MOST_ARCS]]
 
 

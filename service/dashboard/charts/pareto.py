@@ -25,7 +25,7 @@ AXIS_TITLES: dict[Axis, str] = {
 
 @dataclass(frozen=True, slots=True)
 class TradeoffPoint:
-    """One configuration. Units: latency ms, memory MiB. `letter` is what the table beside the picture calls it."""
+    """A configuration. Units: latency ms, memory MiB. `letter` is what the table beside the picture calls it."""
 
     letter: str
     label: str
@@ -41,8 +41,8 @@ class TradeoffPoint:
 
     def value(self, axis: Axis) -> float | None:
         """The coordinate on one axis."""
-        found: float | None = getattr(self, axis)
-        return found
+        coordinate: float | None = getattr(self, axis)
+        return coordinate
 
 
 def tradeoff_plot(
@@ -58,21 +58,21 @@ def tradeoff_plot(
     """Lower left is better. Points carry the letters of the table's rows. A step line joins those that none dominates
     where it `is_known` of each pair which is better: else it would go by noise."""
     placed = [(point, point.value(x_axis), point.value(y_axis)) for point in points]
-    known = [(point, px, py) for point, px, py in placed if px is not None and py is not None]
+    plotted = [(point, px, py) for point, px, py in placed if px is not None and py is not None]
     frame = Frame(width, height)
-    xs, ys = [px for _, px, _ in known], [py for _, _, py in known]
+    xs, ys = [px for _, px, _ in plotted], [py for _, _, py in plotted]
     x = log_scale(xs, *frame.x_range) if is_log else nice_scale(xs, *frame.x_range, from_zero=True)
     y = log_scale(ys, *frame.y_range) if is_log else nice_scale(ys, *frame.y_range, from_zero=True)
-    front = [(px, py) for point, px, py in known if not point.dominated]
+    front = [(px, py) for point, px, py in plotted if not point.dominated]
     parts = [axes(frame, x, y, AXIS_TITLES[x_axis], AXIS_TITLES[y_axis])]
     if is_known and len(front) > 1:
         parts.append(svg.path(_staircase(front, x, y), "front"))
-    parts.extend(_labels([(point, x(px), y(py)) for point, px, py in known], frame))
+    parts.extend(_labels([(point, x(px), y(py)) for point, px, py in plotted], frame))
     parts.extend(
-        _mark(point, x(px), y(py)) for point, px, py in sorted(known, key=lambda entry: not entry[0].dominated)
+        _mark(point, x(px), y(py)) for point, px, py in sorted(plotted, key=lambda entry: not entry[0].dominated)
     )
-    kept = sum(1 for point, _, _ in known if not point.dominated)
-    count = f"{fmt.plural(len(known), 'configuration')}, {kept} not dominated"
+    front_size = sum(1 for point, _, _ in plotted if not point.dominated)
+    count = f"{fmt.plural(len(plotted), 'configuration')}, {front_size} not dominated"
     title = f"{AXIS_TITLES[y_axis]} against {AXIS_TITLES[x_axis]}: {count}"
     return svg.picture(width, height, title, "tradeoff-plot", *parts, interactive=True)
 
@@ -100,15 +100,15 @@ def front_of(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 def _labels(placed: Sequence[tuple[TradeoffPoint, float, float]], frame: Frame) -> list[Markup]:
     # Best points first; a label that would cover a mark or another label is left out: the letters still lead to rows.
-    taken = [(px - 11, py - 9, px + 11, py + 9) for _, px, py in placed]
+    occupied = [(px - 11, py - 9, px + 11, py + 9) for _, px, py in placed]
     labels: list[Markup] = []
     for point, px, py in sorted(placed, key=lambda entry: entry[0].dominated):
         extent = 6.2 * len(point.label)
         for left, anchor in ((px + 14, "start"), (px - 14 - extent, "end")):
             box = (left, py - 8, left + extent, py + 8)
-            if left < frame.left or left + extent > frame.width or any(_overlap(box, other) for other in taken):
+            if left < frame.left or left + extent > frame.width or any(_overlap(box, other) for other in occupied):
                 continue
-            taken.append(box)
+            occupied.append(box)
             quiet = " quiet" if point.dominated else ""
             x = left if anchor == "start" else left + extent
             labels.append(svg.text(x, py + 4, point.label, f"direct-label{quiet}", anchor))
@@ -116,8 +116,8 @@ def _labels(placed: Sequence[tuple[TradeoffPoint, float, float]], frame: Frame) 
     return labels
 
 
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(box: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
 
 
 def _mark(point: TradeoffPoint, px: float, py: float) -> Markup:

@@ -14,7 +14,7 @@ from service.dashboard.charts.scale import Frame, axes, log_scale
 
 @dataclass(frozen=True, slots=True)
 class RoofPoint:
-    """One kernel: FLOP for each byte that it moves, GFLOP/s, and its row of the table."""
+    """A kernel: FLOP for each byte that it moves, GFLOP/s, and its row of the table."""
 
     name: str
     phase: str

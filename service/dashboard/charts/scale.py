@@ -36,7 +36,7 @@ class Scale:
 
 
 def _drawable(value: float) -> float:
-    """What is stored may be anything; differences of what is drawn are finite."""
+    """Limits a value so that differences of what is drawn are finite: stored values may be anything."""
     return max(-MOST_DRAWN, min(MOST_DRAWN, value))
 
 
@@ -74,8 +74,8 @@ class LogScale:
         """1, 10, 100; with 2 and 5 between them where that leaves about `count`."""
         first, last = math.floor(math.log10(self.low) - 1e-9), math.ceil(math.log10(self.high) + 1e-9)
         steps = (1, 2, 5) if last - first <= max(1, count // 2) else (1,)
-        found = [factor * 10.0**power for power in range(first, last + 1) for factor in steps]
-        return tuple(tick for tick in found if self.low * (1 - 1e-9) <= tick <= self.high * (1 + 1e-9))
+        candidates = [factor * 10.0**power for power in range(first, last + 1) for factor in steps]
+        return tuple(tick for tick in candidates if self.low * (1 - 1e-9) <= tick <= self.high * (1 + 1e-9))
 
 
 def log_scale(values: Sequence[float], start: float, end: float) -> LogScale:
@@ -85,7 +85,7 @@ def log_scale(values: Sequence[float], start: float, end: float) -> LogScale:
 
 
 def labels_of(scale: Scale | LogScale, ticks: Sequence[float]) -> tuple[str, ...]:
-    """What stands beside the ticks of a scale."""
+    """Returns the labels beside the ticks of a scale."""
     return tick_labels(ticks) if isinstance(scale, Scale) else tuple(fmt.significant(tick) for tick in ticks)
 
 

@@ -54,9 +54,9 @@ def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup
 def step_range(series: StepSeries) -> tuple[float, float]:
     """Where the axis of times begins and ends, ms: a few slow steps do not press all others flat."""
     top_ms = _ceiling(series)
-    shown = [value for value in series.step_ms if value <= top_ms]
-    found = nice_scale([*shown, *(series.interval_ms or ())], 0, 1)
-    return found.low, found.high
+    times = [value for value in series.step_ms if value <= top_ms]
+    scale = nice_scale([*times, *(series.interval_ms or ())], 0, 1)
+    return scale.low, scale.high
 
 
 def outliers_above(series: StepSeries) -> int:
@@ -98,8 +98,8 @@ def _sampled(values: Sequence[float]) -> list[tuple[int, float]]:
     if len(values) <= MAX_POINTS:
         return list(enumerate(values))
     stretch = -(-2 * len(values) // MAX_POINTS)
-    kept: set[int] = set()
+    extremes: set[int] = set()
     for start in range(0, len(values), stretch):
         indices = range(start, min(start + stretch, len(values)))
-        kept.update((min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)))
-    return [(index, values[index]) for index in sorted(kept)]
+        extremes.update((min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)))
+    return [(index, values[index]) for index in sorted(extremes)]

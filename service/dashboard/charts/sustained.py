@@ -13,7 +13,9 @@ from service.dashboard.charts import svg
 from service.dashboard.charts.scale import Frame, Scale, axes, nice_scale
 
 CEILING = 4.0
-"""Of the axis: so many times as far above the upper quartile of the 90th percentiles as that is above the median."""
+"""Ceiling of the axis: so many times as far above the upper quartile of the 90th percentiles as that is above the
+median.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ def sustained_plot(series: SustainedSeries, width: float, height: float = 280.0)
 def sustained_range(series: SustainedSeries) -> tuple[float, float]:
     """Where the axis of times begins and ends, ms."""
     top_ms = _ceiling(series)
-    found = nice_scale([ms for _, ms in (*series.median_ms, *series.p90_ms) if ms <= top_ms], 0, 1)
-    return found.low, found.high
+    scale = nice_scale([ms for _, ms in (*series.median_ms, *series.p90_ms) if ms <= top_ms], 0, 1)
+    return scale.low, scale.high
 
 
 def beyond(series: SustainedSeries) -> int:

@@ -25,7 +25,7 @@ def group(class_name: str, *children: str) -> Markup:
 
 
 def text(x: float, y: float, content: str, class_name: str = "tick", anchor: str = "start") -> Markup:
-    """One line of text; (x, y) is its baseline."""
+    """Draws a line of text; (x, y) is its baseline."""
     return element("text", {"x": x, "y": y, "class": class_name, "text-anchor": anchor}, content)
 
 
@@ -91,5 +91,5 @@ def _attributes(attributes: Mapping[str, Attribute]) -> str:
 
 
 def _number(value: float) -> str:
-    shown = f"{value:.2f}".rstrip("0").rstrip(".")
-    return "0" if shown in ("-0", "") else shown
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text

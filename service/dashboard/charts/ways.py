@@ -1,4 +1,4 @@
-"""What less memory costs: bytes that a step needs against its arithmetic, one mark for each way to run it."""
+"""The cost of less memory: bytes that a step needs against its arithmetic, one mark for each way to run it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WayPoint:
-    """One way to run a step. `flops_ratio`: its arithmetic, by that without repeated kernels."""
+    """A way to run a step. `flops_ratio`: its arithmetic, by that without repeated kernels."""
 
     name: str
     needed_bytes: int
     flops_ratio: float
-    taken: bool
+    is_chosen: bool
 
 
 def ways_plot(ways: Sequence[WayPoint], width: float, height: float = 240.0) -> Markup:
@@ -31,7 +31,7 @@ def ways_plot(ways: Sequence[WayPoint], width: float, height: float = 240.0) -> 
     y = nice_scale([1.0, *(way.flops_ratio for way in ways)], *frame.y_range)
     placed = [(x(way.needed_bytes / MIB), y(way.flops_ratio), way) for way in ways]
     marks = [
-        svg.circle(px, py, 6, f"mark {'best' if way.taken else 'dominated'}", _title(way)) for px, py, way in placed
+        svg.circle(px, py, 6, f"mark {'best' if way.is_chosen else 'dominated'}", _title(way)) for px, py, way in placed
     ]
     line = svg.path([(x(way.needed_bytes / MIB), y(way.flops_ratio)) for way in worthwhile(ways)], "front")
     title = f"Arithmetic against memory: {fmt.plural(len(ways), 'way')} to run the step"
@@ -40,13 +40,13 @@ def ways_plot(ways: Sequence[WayPoint], width: float, height: float = 240.0) -> 
 
 def worthwhile(ways: Sequence[WayPoint]) -> list[WayPoint]:
     """Those that no other beats in both, by falling memory."""
-    kept: list[WayPoint] = []
+    front: list[WayPoint] = []
     for way in sorted(ways, key=lambda way: (way.needed_bytes, way.flops_ratio)):
-        if not kept or way.flops_ratio < kept[-1].flops_ratio:
-            kept.append(way)
-    return kept[::-1]
+        if not front or way.flops_ratio < front[-1].flops_ratio:
+            front.append(way)
+    return front[::-1]
 
 
 def _title(way: WayPoint) -> str:
-    taken = " (taken)" if way.taken else ""
-    return f"{fmt.size(way.needed_bytes)}, {way.flops_ratio:.2f} × FLOPs{taken}: {way.name}"
+    suffix = " (taken)" if way.is_chosen else ""
+    return f"{fmt.size(way.needed_bytes)}, {way.flops_ratio:.2f} × FLOPs{suffix}: {way.name}"

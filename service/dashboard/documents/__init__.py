@@ -1,1 +1,1 @@
-"""What documents that users write may hold."""
+"""The contents that documents written by users may hold."""

@@ -1,1 +1,1 @@
-"""One module per page: facts -> what its template draws."""
+"""The pages, a module for each: from facts to what the template draws."""

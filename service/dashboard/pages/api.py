@@ -11,7 +11,7 @@ from typing import Any
 from service.people.permissions import Permissions, Rule
 
 SUCCESS = "Successful Response"
-"""What FastAPI says where nobody said more."""
+"""FastAPI's description of an answer that nobody described."""
 SCOPE_WORDS = {
     "read": "any key",
     "submit": "a key that may submit",
@@ -36,7 +36,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What may come back: a status, and the name of its document in `ApiPage.documents`, if it has fields."""
+    """A possible answer: a status, and the name of its document in `ApiPage.documents`, if it has fields."""
 
     status: str
     says: str
@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One method of one address."""
+    """A method of an address."""
 
     id: str
     method: str
@@ -62,13 +62,13 @@ class Endpoint:
 
     @property
     def words(self) -> str:
-        """What the filter looks in."""
+        """Text that the filter searches."""
         return f"{self.method} {self.path} {self.summary} {self.says}".lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What answers hold: a schema's fields, told once."""
+    """The contents of answers: a schema's fields, told once."""
 
     id: str
     name: str
@@ -87,7 +87,7 @@ class ApiPage:
 
     @property
     def count(self) -> int:
-        """Of endpoints."""
+        """Number of endpoints."""
         return sum(len(endpoints) for _, endpoints in self.groups)
 
 
@@ -129,7 +129,7 @@ class _Reader:
             summary=str(operation.get("summary", "")),
             says=str(operation.get("description", "")),
             who=_who(self.permissions.rule_of(f"{method} {path}")),
-            parameters=tuple(self._parameter(one) for one in operation.get("parameters", ())),
+            parameters=tuple(self._parameter(parameter) for parameter in operation.get("parameters", ())),
             body_kind=body_kind,
             body=tuple(self.members(body)),
             answers=tuple(self._answers(operation)),
@@ -139,8 +139,8 @@ class _Reader:
     def documents(self) -> Iterator[Document]:
         """Those that answers name, and those that these hold."""
         done: set[str] = set()
-        while left := [name for name in self.wanted if name not in done]:
-            for name in left:
+        while remaining := [name for name in self.wanted if name not in done]:
+            for name in remaining:
                 done.add(name)
                 schema = self.schemas[name]
                 says = str(schema.get("description", ""))
@@ -151,10 +151,10 @@ class _Reader:
         items'. Parts that lie deeper are documents of their own."""
         whole = self._resolved(schema)
         required = whole.get("required", ())
-        for name, one in whole.get("properties", {}).items():
-            says = str(one.get("description", ""))
-            yield Member(name, "", self.kind(one), name in required, says, depth)
-            inner = self._part(one)
+        for name, property_schema in whole.get("properties", {}).items():
+            says = str(property_schema.get("description", ""))
+            yield Member(name, "", self.kind(property_schema), name in required, says, depth)
+            inner = self._part(property_schema)
             if inner and depth < deepest:
                 yield from self.members(self.schemas[inner], depth + 1, deepest)
             elif inner:
@@ -164,9 +164,11 @@ class _Reader:
         """A type in words: `integer, 1 to 200`, `list of JobView`."""
         if "$ref" in schema:
             return _referred(schema)
-        choices = [one for key in ("anyOf", "oneOf") for one in schema.get(key, ()) if one.get("type") != "null"]
+        choices = [
+            choice for key in ("anyOf", "oneOf") for choice in schema.get(key, ()) if choice.get("type") != "null"
+        ]
         if choices:
-            return " or ".join(dict.fromkeys(self.kind(one) for one in choices))
+            return " or ".join(dict.fromkeys(self.kind(choice) for choice in choices))
         if "enum" in schema or "const" in schema:
             return " | ".join(map(str, schema.get("enum", [schema.get("const")])))
         if schema.get("type") == "array":
@@ -176,13 +178,13 @@ class _Reader:
         named = str(schema.get("type", "any"))
         return named + _bounds(schema)
 
-    def _parameter(self, one: Mapping[str, Any]) -> Member:
-        schema = one.get("schema", {})
-        says = str(one.get("description", schema.get("description", "")))
+    def _parameter(self, parameter: Mapping[str, Any]) -> Member:
+        schema = parameter.get("schema", {})
+        says = str(parameter.get("description", schema.get("description", "")))
         kind = self.kind(schema)
         if schema.get("default") not in (None, ""):
             kind += f", {json.dumps(schema['default'])} unless said"
-        return Member(one["name"], one["in"], kind, bool(one.get("required")), says)
+        return Member(parameter["name"], parameter["in"], kind, bool(parameter.get("required")), says)
 
     def _body(self, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         for media, content in body.get("content", {}).items():
@@ -190,38 +192,40 @@ class _Reader:
         return "", {}
 
     def _answers(self, operation: Mapping[str, Any]) -> Iterator[Answer]:
-        for status, one in operation.get("responses", {}).items():
-            said = str(one.get("description", ""))
-            for media, content in (one.get("content") or {"": {}}).items():
+        for status, response in operation.get("responses", {}).items():
+            description = str(response.get("description", ""))
+            for media, content in (response.get("content") or {"": {}}).items():
                 schema = content.get("schema", {})
                 name = self._part(schema)
                 if name and name != "Problem":
                     self.wanted.setdefault(name)
                 kind = self.kind(schema) if schema.get("type") or name else media
-                yield Answer(status, "" if said == SUCCESS else said, kind, document_id(name) if name else "")
+                yield Answer(
+                    status, "" if description == SUCCESS else description, kind, document_id(name) if name else ""
+                )
 
     def _part(self, schema: Mapping[str, Any]) -> str:
         """The name of the schema that a field is, or is a list of."""
         parts = [schema, schema.get("items", {}), *schema.get("anyOf", ()), *schema.get("oneOf", ())]
-        parts += [one["items"] for one in parts if isinstance(one.get("items"), Mapping)]
-        named = (_referred(one) for one in parts if "$ref" in one)
+        parts += [part["items"] for part in parts if isinstance(part.get("items"), Mapping)]
+        named = (_referred(part) for part in parts if "$ref" in part)
         return next((name for name in named if "properties" in self.schemas.get(name, {})), "")
 
     def _resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.schemas.get(_referred(schema), {}) if "$ref" in schema else schema
-        return found
+        resolved: Mapping[str, Any] = self.schemas.get(_referred(schema), {}) if "$ref" in schema else schema
+        return resolved
 
     def _curl(self, method: str, path: str, body_kind: str, body: Mapping[str, Any], *, is_open: bool) -> str:
         is_said = method == "GET" or (method == "POST" and body_kind)  # curl itself says GET, and POST with a body
         words = ["curl", *([] if is_said else ["-X", method])]
         if not is_open:
             words += ["-H", '"Authorization: Bearer $POCKFARM_KEY"']
-        required = [one for one in self.members(body) if one.is_required and not one.depth]
+        required = [member for member in self.members(body) if member.is_required and not member.depth]
         if body_kind == "multipart/form-data":
-            for one in required:
-                words += ["-F", f"{one.name}={'@FILE' if 'file' in one.kind else one.name.upper()}"]
+            for member in required:
+                words += ["-F", f"{member.name}={'@FILE' if 'file' in member.kind else member.name.upper()}"]
         elif body_kind == "application/json":
-            sample = json.dumps({one.name: one.name.upper() for one in required})
+            sample = json.dumps({member.name: member.name.upper() for member in required})
             words += ["-H", '"Content-Type: application/json"', "-d", shlex.quote(sample)]
         elif body_kind:
             words += ["-H", f'"Content-Type: {body_kind}"', "--data-binary", "@FILE"]

@@ -1,4 +1,4 @@
-"""What needs somebody, one line for each cause: how many, what to do, and where those are listed."""
+"""The concerns that need somebody, one line for each cause: how many, what to do, and where those are listed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def concerns(session: Session, farm: Farm, devices: Sequence[DeviceFacts]) -> tu
         lambda: _tokens(session),
         *(partial(find, session) for find in farm.part(Extensions).concerns),
     )
-    return tuple(found for look in looks for found in look())
+    return tuple(concern for look in looks for concern in look())
 
 
 def _is_operator(session: Session) -> bool:
@@ -116,24 +116,24 @@ def _is_operator(session: Session) -> bool:
 def _disks(session: Session, settings: Settings) -> Sequence[Concern]:
     if not _is_operator(session):
         return ()
-    found = []
+    concerns = []
     for folder in written_folders(settings):
         room = os.statvfs(folder)
         free_bytes = room.f_bavail * room.f_frsize
         if free_bytes < NEARLY_FULL * settings.disk_reserve_bytes:
-            told = f"{fmt.size(free_bytes)} are free; below {fmt.size(settings.disk_reserve_bytes)} the farm takes \
+            advice = f"{fmt.size(free_bytes)} are free; below {fmt.size(settings.disk_reserve_bytes)} the farm takes \
 nothing. Make room, or shorten how long things stay (retention)"
-            found.append(Concern(1, f"The disk of {folder} is nearly full", told, addresses.page("admin")))
-    return found[:1]  # mostly all are on one disk
+            concerns.append(Concern(1, f"The disk of {folder} is nearly full", advice, addresses.page("admin")))
+    return concerns[:1]  # mostly all are on one disk
 
 
 def _workers(session: Session) -> Sequence[Concern]:
     waiting = session.scalar(select(func.count()).where(Job.state == "queued")) or 0
     if not waiting or not _is_operator(session) or count_alive(session, "worker"):
         return ()
-    told = "start one: `pockfarm up` does on one machine; `pockfarm status` says what is up"
+    advice = "start one: `pockfarm up` does on one machine; `pockfarm status` says what is up"
     title = f"{fmt.plural(waiting, 'compile')} {'waits' if waiting == 1 else 'wait'}, and no worker is up"
-    return [Concern(waiting, title, told, addresses.page("queue"))]
+    return [Concern(waiting, title, advice, addresses.page("queue"))]
 
 
 def _quarantined(devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
@@ -166,38 +166,45 @@ def _unconfirmed(session: Session) -> Sequence[Concern]:
 
 
 def _of_health(devices: Sequence[DeviceFacts], health: str, todo: str) -> Sequence[Concern]:
-    found = sorted((one for one in devices if one.health == health), key=lambda one: -one.last_seen_at)
-    if not found:
+    affected = sorted(
+        (device for device in devices if device.health == health), key=lambda device: -device.last_seen_at
+    )
+    if not affected:
         return ()
-    is_one = len(found) == 1
-    which = found[0].name if is_one else fmt.plural(len(found), "device")
-    since = f"last seen {fmt.ago(found[0].last_seen_at, datetime.now(UTC))}"
-    said = found[0].reason if health == "quarantined" and found[0].reason else since
-    names = "" if is_one else f"{fmt.some([one.name for one in found], 3)}. "
-    href = addresses.device(found[0].id) if is_one else addresses.page("devices", ("health", health))
+    is_one = len(affected) == 1
+    which = affected[0].name if is_one else fmt.plural(len(affected), "device")
+    since = f"last seen {fmt.ago(affected[0].last_seen_at, datetime.now(UTC))}"
+    detail = affected[0].reason if health == "quarantined" and affected[0].reason else since
+    names = "" if is_one else f"{fmt.some([device.name for device in affected], 3)}. "
+    href = addresses.device(affected[0].id) if is_one else addresses.page("devices", ("health", health))
     return [
-        Concern(len(found), f"{which} {'is' if is_one else 'are'} {health}", f"{names}{_sentence(said)} {todo}", href)
+        Concern(
+            len(affected), f"{which} {'is' if is_one else 'are'} {health}", f"{names}{_sentence(detail)} {todo}", href
+        )
     ]
 
 
 def _filled(session: Session, devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
-    """Of those that are there: what the others told last may be long ago."""
-    there = {one.id: one.name for one in devices if one.health != "offline"}
-    found = [one for one in nearly_full(session) if one.device_id in there]
-    if not found:
+    """Finds devices whose storage is nearly full, among those that are there: the last report of the others may be long
+    ago.
+    """
+    there = {device.id: device.name for device in devices if device.health != "offline"}
+    full = [condition for condition in nearly_full(session) if condition.device_id in there]
+    if not full:
         return ()
-    if len(found) == 1:
-        name, few = there[found[0].device_id], found[0]
-        told = f"{fmt.size(few.storage_free_bytes)} of {fmt.size(few.storage_total_bytes)} are free: make room where \
+    if len(full) == 1:
+        name, few = there[full[0].device_id], full[0]
+        advice = f"{fmt.size(few.storage_free_bytes)} of {fmt.size(few.storage_total_bytes)} are free: make room where \
 its agent keeps its work, or runs end as device.disk"
-        return [Concern(1, f"The storage of {name} is nearly full", told, addresses.device(few.device_id))]
-    told = f"{fmt.some([there[one.device_id] for one in found], 3)}: make room on each, or runs end as device.disk"
+        return [Concern(1, f"The storage of {name} is nearly full", advice, addresses.device(few.device_id))]
+    names = fmt.some([there[condition.device_id] for condition in full], 3)
+    advice = f"{names}: make room on each, or runs end as device.disk"
     return [
         Concern(
-            len(found),
-            f"The storage of {len(found)} devices is nearly full",
-            told,
-            addresses.device(found[0].device_id),
+            len(full),
+            f"The storage of {len(full)} devices is nearly full",
+            advice,
+            addresses.device(full[0].device_id),
         )
     ]
 
@@ -207,18 +214,18 @@ def _sentence(text: str) -> str:
 
 
 def _stuck(session: Session, settings: Settings) -> Sequence[Concern]:
-    found = [one for one in waiting_lanes(session, device_standings(session, settings)) if not one.takers]
-    if not found:
+    stuck = [waiting for waiting in waiting_lanes(session, device_standings(session, settings)) if not waiting.takers]
+    if not stuck:
         return ()
-    runs = sum(one.runs for one in found)
-    wants = fmt.some(sorted({one.lane.device_class or one.lane.target for one in found}), 3)
-    told = f"for {wants}: enrol, mend or release a device of the kind, or cancel them"
+    runs = sum(waiting.runs for waiting in stuck)
+    wants = fmt.some(sorted({waiting.lane.device_class or waiting.lane.target for waiting in stuck}), 3)
+    advice = f"for {wants}: enrol, mend or release a device of the kind, or cancel them"
     waits = "waits" if runs == 1 else "wait"
     return [
         Concern(
             runs,
             f"{fmt.plural(runs, 'run')} {waits}, and no device can take {'it' if runs == 1 else 'them'}",
-            told,
+            advice,
             addresses.page("queue"),
             "clock",
         )
@@ -240,41 +247,43 @@ def _two_machines(session: Session) -> Sequence[Concern]:
 
 
 def _slower(session: Session) -> Sequence[Concern]:
-    found = regressed(session, MOST_SLOWER)
-    if not found:
+    regressions = regressed(session, MOST_SLOWER)
+    if not regressions:
         return ()
-    names = list(dict.fromkeys(name for _, name in found))
+    names = list(dict.fromkeys(name for _, name in regressions))
     if len(names) == 1:
-        change, name = found[0]
-        said = f"{change_words(change)} by its canary {change.canary}; {explained(change.differences)}"
+        change, name = regressions[0]
+        detail = f"{change_words(change)} by its canary {change.canary}; {explained(change.differences)}"
         return [
             Concern(
-                len(found),
+                len(regressions),
                 f"{name} has become slower",
-                f"{said}. Say that it is known, or look at it",
+                f"{detail}. Say that it is known, or look at it",
                 addresses.page("regressions"),
             )
         ]
-    told = f"{fmt.some(names, 3)}: look at each, or say that it is known"
-    return [Concern(len(found), f"{len(names)} devices have become slower", told, addresses.page("regressions"))]
+    advice = f"{fmt.some(names, 3)}: look at each, or say that it is known"
+    return [
+        Concern(len(regressions), f"{len(names)} devices have become slower", advice, addresses.page("regressions"))
+    ]
 
 
 def _halted(session: Session) -> Sequence[Concern]:
     return [
         Concern(
             1,
-            f"Agent {one.version} is halted",
-            f"{_sentence(one.halt_reason)} mend it, and publish another",
+            f"Agent {release.version} is halted",
+            f"{_sentence(release.halt_reason)} mend it, and publish another",
             path("releases") if visitors.current().may("operate") else addresses.page("devices"),
         )
-        for one in halted(session)
+        for release in halted(session)
     ]
 
 
 def _failed(session: Session, kind: type[Run | Job], noun: str, page: str) -> Sequence[Concern]:
     key = ("failed lately", kind.__tablename__, organisation_of(session))
-    found = recalled_if_dear(session, key, lambda: _by_cause(session, kind))
-    shown = [
+    causes = recalled_if_dear(session, key, lambda: _by_cause(session, kind))
+    concerns = [
         Concern(
             count,
             f"{fmt.plural(count, noun)} failed: {code or 'without a code'}",
@@ -282,11 +291,11 @@ def _failed(session: Session, kind: type[Run | Job], noun: str, page: str) -> Se
             addresses.page(page, ("state", "failed"), ("code", code)),
             "cross",
         )
-        for cause, code, count, newest in found[:FAILURES]
+        for cause, code, count, newest in causes[:FAILURES]
     ]
-    more = sum(count for *_, count, _ in found[FAILURES:])
+    more = sum(count for *_, count, _ in causes[FAILURES:])
     if more:
-        shown.append(
+        concerns.append(
             Concern(
                 more,
                 f"{fmt.plural(more, noun)} failed by other causes",
@@ -295,7 +304,7 @@ def _failed(session: Session, kind: type[Run | Job], noun: str, page: str) -> Se
                 "cross",
             )
         )
-    return shown
+    return concerns
 
 
 def _by_cause(session: Session, kind: type[Run | Job]) -> list[tuple[str, str, int, str]]:
@@ -309,11 +318,11 @@ def _by_cause(session: Session, kind: type[Run | Job]) -> list[tuple[str, str, i
 
 
 def _todo(session: Session, kind: type[Run | Job], cause: str, newest: str) -> str:
-    """What the newest of them says, and what to do about it."""
+    """Returns the message of the newest of them, and what to do about it."""
     row = session.execute(select(kind.message, kind.hint).where(kind.id == newest)).first()
     message, hint = row or ("", "")
-    said = f"{message.rstrip('.')}: " if message else ""
-    return f"{said[:300]}{(hint or DO.get(cause, 'each says why')).rstrip('.')}"
+    prefix = f"{message.rstrip('.')}: " if message else ""
+    return f"{prefix[:300]}{(hint or DO.get(cause, 'each says why')).rstrip('.')}"
 
 
 def _keys(session: Session) -> Sequence[Concern]:
@@ -323,14 +332,14 @@ def _keys(session: Session) -> Sequence[Concern]:
     ending = select(ApiKey.name, ApiKey.expires_at).where(
         ApiKey.revoked_at.is_(None), ApiKey.expires_at.between(now - JUST_S, now + SOON_S)
     )
-    found = session.execute(ending.order_by(ApiKey.expires_at).limit(MOST_SLOWER)).all()
-    if not found:
+    keys = session.execute(ending.order_by(ApiKey.expires_at).limit(MOST_SLOWER)).all()
+    if not keys:
         return ()
-    first = f"{found[0][0]} {'ended' if (found[0][1] or 0) <= now else 'ends'} on {fmt.clock(found[0][1])} UTC"
+    first = f"{keys[0][0]} {'ended' if (keys[0][1] or 0) <= now else 'ends'} on {fmt.clock(keys[0][1])} UTC"
     return [
         Concern(
-            len(found),
-            f"{fmt.plural(len(found), 'API key')} {'ends' if len(found) == 1 else 'end'} soon, or \
+            len(keys),
+            f"{fmt.plural(len(keys), 'API key')} {'ends' if len(keys) == 1 else 'end'} soon, or \
 just did",
             f"{first}: make another, and give it to whoever uses this one",
             path("keys"),
@@ -346,13 +355,17 @@ def _tokens(session: Session) -> Sequence[Concern]:
     now = time.time()
     unused = (EnrolmentToken.uses == 0, EnrolmentToken.revoked_at.is_(None), EnrolmentToken.id.is_not(None))
     query = select(EnrolmentToken.name).where(*unused, EnrolmentToken.expires_at.between(now - LATELY_S, now))
-    found = list(session.scalars(query.limit(MOST_SLOWER)))
-    if not found:
+    expired = list(session.scalars(query.limit(MOST_SLOWER)))
+    if not expired:
         return ()
-    names = fmt.some([name or "without a name" for name in found], 3)
-    told = f"{names}: make another, and paste its line on the board before it ends"
+    names = fmt.some([name or "without a name" for name in expired], 3)
+    advice = f"{names}: make another, and paste its line on the board before it ends"
     return [
         Concern(
-            len(found), f"{fmt.plural(len(found), 'enrolment token')} ran out unused", told, path("enrolment"), "clock"
+            len(expired),
+            f"{fmt.plural(len(expired), 'enrolment token')} ran out unused",
+            advice,
+            path("enrolment"),
+            "clock",
         )
     ]

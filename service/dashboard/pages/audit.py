@@ -33,12 +33,12 @@ NAMES = ("action", "outcome", "key", "user", "subject")
 
 
 def audit_page(session: Session, chosen: AuditFilter, before: str) -> Listing:
-    """One page of entries, those older than `before`."""
-    found, following = service.newest(session, chosen, limit=PAGE_ROWS, cursor=before or None)
+    """Makes a page of entries, those older than `before`."""
+    entries, following = service.newest(session, chosen, limit=PAGE_ROWS, cursor=before or None)
     query = tuple((name, value) for name, value in zip(NAMES, astuple(chosen), strict=True) if value)
     path = addresses.page("audit")
     return Listing(
-        table=table("audit", "Audit log, newest first", COLUMNS, [_row(entry) for entry in found]),
+        table=table("audit", "Audit log, newest first", COLUMNS, [_row(entry) for entry in entries]),
         path=path,
         query=(*query, ("before", before)),
         filters=(Filter("outcome", "Outcome", chosen.outcome, choices(service.OUTCOMES)),),

@@ -39,20 +39,22 @@ class BenchmarkFilter(RunFilter):
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `Run` joined with the `Holding` of its bundle."""
-        found = RunFilter.conditions(self)
+        conditions = RunFilter.conditions(self)
         if self.days in dict(AGES):
-            found.append(Run.created_at >= time.time() - float(self.days) * DAY_S)
+            conditions.append(Run.created_at >= time.time() - float(self.days) * DAY_S)
         if self.compiler:
-            found.append(exists().where(Job.bundle_digest == Run.bundle_digest, Job.compiler_version == self.compiler))
+            conditions.append(
+                exists().where(Job.bundle_digest == Run.bundle_digest, Job.compiler_version == self.compiler)
+            )
         if self.data == SYNTHETIC:
-            found.append(and_(Run.dataset_digest.is_(None), Run.own_data.is_(None)))
+            conditions.append(and_(Run.dataset_digest.is_(None), Run.own_data.is_(None)))
         elif self.data:
-            found.append(Run.dataset_digest == self.data)
-        return found
+            conditions.append(Run.dataset_digest == self.data)
+        return conditions
 
 
 def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
-    """What is in force, for links that keep it."""
+    """Returns the query fields in force, for links that keep them."""
     pairs = query_of_runs(chosen)
     if isinstance(chosen, BenchmarkFilter):
         names = ("precision", "days", "compiler", "data")
@@ -62,18 +64,18 @@ def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
 
 def of_precision(chosen: RunFilter, entries: Sequence[Entry]) -> list[Entry]:
     """Those that compute with what is chosen."""
-    wanted = chosen.precision if isinstance(chosen, BenchmarkFilter) else ""
-    return [entry for entry in entries if wanted in ("", entry.precision)]
+    precision = chosen.precision if isinstance(chosen, BenchmarkFilter) else ""
+    return [entry for entry in entries if precision in ("", entry.precision)]
 
 
 def filters(session: Session, chosen: RunFilter, precisions: Collection[str]) -> tuple[Filter, ...]:
     """The form. `precisions`: those that what was measured computes with."""
-    own = chosen if isinstance(chosen, BenchmarkFilter) else BenchmarkFilter()
-    days, compiler, data = own.days, own.compiler, own.data
-    known = sorted({*precisions, own.precision} - {""})
+    selection = chosen if isinstance(chosen, BenchmarkFilter) else BenchmarkFilter()
+    days, compiler, data = selection.days, selection.compiler, selection.data
+    options = sorted({*precisions, selection.precision} - {""})
     return (
         *what_ran_where(session, chosen),
-        Filter("precision", "Precision", own.precision, choices(known)),
+        Filter("precision", "Precision", selection.precision, choices(options)),
         Filter("days", "Measured in", days, AGES),
         Filter("compiler", "Compiler", compiler, _compilers(session)),
         Filter("data", "Data", data, ((SYNTHETIC, "synthetic"), *_datasets(session))),
@@ -91,13 +93,17 @@ def _compilers(session: Session) -> tuple[tuple[str, str], ...]:
     since: dict[str, float] = {}
     for version, at in session.execute(newest):
         since[version] = at
-    return tuple((one, f"{fmt.short_digest(one)} since {fmt.clock(at)[:10]}") for one, at in since.items() if one)
+    return tuple(
+        (compiler, f"{fmt.short_digest(compiler)} since {fmt.clock(at)[:10]}")
+        for compiler, at in since.items()
+        if compiler
+    )
 
 
 def _datasets(session: Session) -> tuple[tuple[str, str], ...]:
     """By name; of several that are called the same, each with its digest."""
-    held = select(Holding.digest, Holding.name).where(Holding.kind == "dataset").order_by(Holding.name)
-    rows = [(digest, name) for digest, name in session.execute(held.limit(200))]
+    query = select(Holding.digest, Holding.name).where(Holding.kind == "dataset").order_by(Holding.name)
+    rows = [(digest, name) for digest, name in session.execute(query.limit(200))]
     counts = Counter(name for _, name in rows)
     return tuple(
         (digest, name if name and counts[name] == 1 else f"{name} {fmt.short_digest(digest)}".strip())

@@ -66,7 +66,7 @@ COLUMNS: tuple[Column, ...] = (
 OF_TIME = ("median_ms", "p90_ms", "samples_per_second")
 USUAL_AXES = Axes()
 NAMED = 3
-"""Of the rows that one reason holds of."""
+"""Most rows that are named beside a reason."""
 
 Line = TypeVar("Line", RunFacts, Measured)
 Key = TypeVar("Key", bound=Hashable)
@@ -113,12 +113,12 @@ def benchmarks_page(
     session: Session, chosen: RunFilter, *, all_verdicts: bool, sort: str, axes: Axes = USUAL_AXES
 ) -> BenchmarksPage:
     """Measured runs, grouped with their like."""
-    found = measured(session, chosen)
-    precisions = {entry.precision for entry in found}
-    found = of_precision(chosen, found)
-    kept = [entry for entry in found if all_verdicts or chosen.verdict or entry.verdict in COUNTING]
-    hidden = _counted((entry.verdict or "no verdict", entry) for entry in found if entry.verdict not in COUNTING)
-    newest, counted = newest_of_each(kept)
+    measurements = measured(session, chosen)
+    precisions = {entry.precision for entry in measurements}
+    measurements = of_precision(chosen, measurements)
+    eligible = [entry for entry in measurements if all_verdicts or chosen.verdict or entry.verdict in COUNTING]
+    hidden = _counted((entry.verdict or "no verdict", entry) for entry in measurements if entry.verdict not in COUNTING)
+    newest, counted = newest_of_each(eligible)
     rows = {entry.id: entry for entry in queries.runs_by_id(session, [entry.id for entry in newest])}
     facts = queries.with_reports(session, [rows[entry.id] for entry in newest if entry.id in rows])
     facts = queries.with_precision(session, facts)
@@ -142,26 +142,30 @@ def known_of(session: Session, facts: Sequence[RunFacts]) -> Known:
 
 
 def ranked_groups(
-    facts: Sequence[RunFacts], known: Known, counted: Counter[tuple[object, ...]], sort: str, axes: Axes = USUAL_AXES
+    facts: Sequence[RunFacts],
+    variations: Known,
+    counted: Counter[tuple[object, ...]],
+    sort: str,
+    axes: Axes = USUAL_AXES,
 ) -> tuple[Group, ...]:
-    """Each group with its like. `known`: how devices vary; `axes`: of its fronts."""
-    return tuple(_group(n, like, known, counted, sort, axes) for n, like in enumerate(grouped(facts), start=1))
+    """Each group with its like. `variations`: how devices vary; `axes`: of its fronts."""
+    return tuple(_group(n, like, variations, counted, sort, axes) for n, like in enumerate(grouped(facts), start=1))
 
 
 def benchmark_table(groups: Sequence[Group]) -> Table:
     """Every group's rows in one table, for CSV and JSON."""
-    own = (Column("model", "Model"), Column("measurement_class", "Class", "class"), Column("run", "Run"))
-    columns = (*own, Column("mode", "Mode"), Column("batch", "Batch", "number"), *COLUMNS)
+    leading = (Column("model", "Model"), Column("measurement_class", "Class", "class"), Column("run", "Run"))
+    columns = (*leading, Column("mode", "Mode"), Column("batch", "Batch", "number"), *COLUMNS)
     return table("benchmarks", "Benchmarks", columns, [row for group in groups for row in group.table.rows])
 
 
 def configuration(entry: RunFacts | Measured) -> tuple[object, ...]:
-    """What makes two runs the same benchmark: they differ in nothing but when they ran."""
+    """Returns the key that two runs of the same benchmark share: they differ in nothing but when they ran."""
     return (*likeness(entry), entry.plan_name, entry.target, entry.device_id, entry.threads, entry.precision)
 
 
 def likeness(entry: RunFacts | Measured) -> tuple[object, ...]:
-    """What two runs must share to be ranked against each other."""
+    """Returns the key that two runs must share to be ranked against each other."""
     return (
         entry.model_name,
         entry.model_digest,
@@ -183,10 +187,10 @@ def newest_of_each(entries: Sequence[Line]) -> tuple[list[Line], Counter[tuple[o
 
 def _counted(entries: Iterable[tuple[Key, RunFacts | Measured]]) -> Counter[Key]:
     """Runs, by key."""
-    found: Counter[Key] = Counter()
+    counts: Counter[Key] = Counter()
     for key, entry in entries:
-        found[key] += entry.runs if isinstance(entry, Measured) else 1
-    return found
+        counts[key] += entry.runs if isinstance(entry, Measured) else 1
+    return counts
 
 
 def grouped(facts: Sequence[RunFacts]) -> list[list[RunFacts]]:
@@ -252,15 +256,15 @@ def _letters(place: int) -> str:
 
 
 def _group(
-    number: int, like: list[RunFacts], known: Known, counted: Counter[tuple[object, ...]], sort: str, chosen: Axes
+    number: int, like: list[RunFacts], variations: Known, counted: Counter[tuple[object, ...]], sort: str, chosen: Axes
 ) -> Group:
     axes = ranked_axes(like)
-    placed = list(zip(like, ranks([standing(entry, known) for entry in like]), strict=True))
-    placed.sort(key=lambda one: _order(*one))
+    placed = list(zip(like, ranks([standing(entry, variations) for entry in like]), strict=True))
+    placed.sort(key=lambda pair: _order(*pair))
     ordered, places = [entry for entry, _ in placed], [rank for _, rank in placed]
-    standings = [standing(entry, known) for entry in ordered]
+    standings = [standing(entry, variations) for entry in ordered]
     points = tradeoff_points(ordered, axes, standings)
-    first, reasons = ordered[0], [no_rank(entry, known) for entry in ordered]
+    first, reasons = ordered[0], [no_rank(entry, variations) for entry in ordered]
     rows = [
         _row(entry, point, rank, reason, counted, axes)
         for entry, point, rank, reason in zip(ordered, points, places, reasons, strict=True)
@@ -288,12 +292,13 @@ def _group(
 
 def _unranked(like: Sequence[RunFacts], reasons: Sequence[str]) -> tuple[str, ...]:
     """Each reason once, with those of whom it holds, unless it holds of all."""
-    found: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for entry, reason in zip(like, reasons, strict=True):
         if reason:
-            found.setdefault(reason, []).append(f"{entry.plan_name} on {entry.device_name or entry.target}")
+            names_by_reason.setdefault(reason, []).append(f"{entry.plan_name} on {entry.device_name or entry.target}")
     return tuple(
-        reason if len(names) == len(like) else f"{fmt.some(names, NAMED)}: {reason}" for reason, names in found.items()
+        reason if len(names) == len(like) else f"{fmt.some(names, NAMED)}: {reason}"
+        for reason, names in names_by_reason.items()
     )
 
 
@@ -367,9 +372,11 @@ def _figure(number: int, points: Sequence[TradeoffPoint], axes: Sequence[Axis], 
         )
         for x, y in pairs
     )
-    kept = sum(1 for point in points if not point.dominated)
-    note = f"Lower left is better. {kept} of {len(points)} not dominated in {' × '.join(axes)}; dominated ones are \
+    front_size = sum(1 for point in points if not point.dominated)
+    note = (
+        f"Lower left is better. {front_size} of {len(points)} not dominated in {' × '.join(axes)}; dominated ones are \
 hollow. Letters are the rows of the table."
+    )
     if not is_known:
         note += " Times are medians; of some it is not known which is the faster one, so no line joins the best."
     return Figure(f"tradeoff-{number}", "Trade-offs", drawing, note)

@@ -43,19 +43,25 @@ LEGEND = (("history-dot", "valid"), ("history-hollow", "not judged"), ("change-l
 
 @dataclass(frozen=True, slots=True)
 class CanaryPart:
-    """Of a device's page."""
+    """The canaries on a device's page."""
 
     figures: tuple[Figure, ...]
-    """One for each canary, the newest first."""
+    """Figures, one for each canary, the newest first."""
     changes: Table
     """Where the times changed."""
 
 
 def canary_part(session: Session, device_id: str) -> CanaryPart:
-    """What its owner sees of a device's timed canaries."""
+    """Makes the part of a device's page that shows its owner the timed canaries."""
     series = history_of(session, device_id).series
-    changes = sorted((change for one in series for change in one.changes), key=lambda one: one.found_at, reverse=True)
-    return CanaryPart(tuple(_figure(one, lasting_of(session)) for one in series), _changes_table(changes))
+    changes = sorted(
+        (change for canary_series in series for change in canary_series.changes),
+        key=lambda change: change.found_at,
+        reverse=True,
+    )
+    return CanaryPart(
+        tuple(_figure(canary_series, lasting_of(session)) for canary_series in series), _changes_table(changes)
+    )
 
 
 def _changes_table(changes: Sequence[ChangeView]) -> Table:
@@ -82,9 +88,9 @@ def _figure(series: CanarySeriesView, drawn: Lasting) -> Figure:
     points = tuple(_point(run) for run in series.runs)
     began = {run.run_id: run.at for run in series.runs}
     changes = tuple(
-        HistoryChange(began[one.after_run_id], f"{one.says}: {one.explains}")
-        for one in series.changes
-        if one.after_run_id in began
+        HistoryChange(began[change.after_run_id], f"{change.says}: {change.explains}")
+        for change in series.changes
+        if change.after_run_id in began
     )
     noise = (
         "how it varies is not known yet"

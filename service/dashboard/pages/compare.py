@@ -41,7 +41,7 @@ PICKABLE = 100
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One line of the comparison. `lower_is_better` is None for what is neither."""
+    """A line of the comparison. `lower_is_better` is None for a metric that is neither."""
 
     key: str
     title: str
@@ -81,7 +81,7 @@ QUANTITY_TITLES: tuple[tuple[Quantity, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class MetricLine:
-    """One metric over the runs: what is written in each cell, and below it the difference to run A."""
+    """A metric over the runs: the text of each cell, and below it the difference to run A."""
 
     title: str
     unit: str
@@ -119,31 +119,31 @@ class ComparePage:
 
 def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
     """The runs of these ids, in the given order; unknown ids are told. Raises: Invalid for too many."""
-    wanted = list(dict.fromkeys(run_id for run_id in run_ids if run_id))
-    if len(wanted) > MOST:
+    distinct = list(dict.fromkeys(run_id for run_id in run_ids if run_id))
+    if len(distinct) > MOST:
         raise Invalid(
             "query.value",
-            f"{len(wanted)} runs are too many to stand beside each other",
+            f"{len(distinct)} runs are too many to stand beside each other",
             where="run",
             hint=f"choose {LEAST} to {MOST}: two groups of them are two pages",
         )
-    found = [(run_id, queries.run(session, run_id)) for run_id in wanted]
-    runs = tuple(entry for _, entry in found if entry is not None)
+    pairs = [(run_id, queries.run(session, run_id)) for run_id in distinct]
+    runs = tuple(entry for _, entry in pairs if entry is not None)
     against = obstacles(runs) if len(runs) >= LEAST else ()
     is_timed = comparable("time", against) and sum(run.has_interval for run in runs) >= LEAST
     loss = _loss_figure(runs, HALF_WIDTH if is_timed else FULL_WIDTH)
-    known = variations(session, {run.device_id for run in runs if run.device_id}, judged=[run.id for run in runs])
+    variability = variations(session, {run.device_id for run in runs if run.device_id}, judged=[run.id for run in runs])
     return ComparePage(
         runs=runs,
         letters=tuple(letter(index) for index in range(len(runs))),
-        sections=_sections(runs, against, known) if len(runs) >= LEAST else (),
+        sections=_sections(runs, against, variability) if len(runs) >= LEAST else (),
         time=_time_figure(runs, HALF_WIDTH if loss else FULL_WIDTH) if is_timed else None,
         loss=loss,
         steps=_steps_figure(runs) if is_timed else None,
         kernels=shown(kernels_of(runs)),
         kernel_words=WORDS,
-        pickers=_pickers(session, wanted),
-        unknown=tuple(run_id for run_id, entry in found if entry is None),
+        pickers=_pickers(session, distinct),
+        unknown=tuple(run_id for run_id, entry in pairs if entry is None),
         query=tuple(("run", entry.id) for entry in runs),
     )
 
@@ -170,7 +170,7 @@ def compare_table(runs: Sequence[RunFacts]) -> Table:
 
 
 def metric_value(entry: RunFacts, key: str) -> float | None:
-    """One figure of a run in the metric's unit."""
+    """Returns a figure of a run in the metric's unit."""
     interval = entry.interval_ms
     values = {
         "median_ms": entry.median_ms,
@@ -188,21 +188,21 @@ def metric_value(entry: RunFacts, key: str) -> float | None:
     return values[key]
 
 
-def _sections(runs: Sequence[RunFacts], against: Sequence[Obstacle], known: Known) -> tuple[Section, ...]:
+def _sections(runs: Sequence[RunFacts], against: Sequence[Obstacle], variations: Known) -> tuple[Section, ...]:
     sections = []
     for quantity, title in QUANTITY_TITLES:
         reasons = tuple(obstacle.reason for obstacle in against if obstacle.quantity == quantity)
-        lines = tuple(_line(metric, runs, not reasons, known) for metric in METRICS if metric.quantity == quantity)
-        notes = _notes(runs, known) if quantity == "time" and not reasons else ()
+        lines = tuple(_line(metric, runs, not reasons, variations) for metric in METRICS if metric.quantity == quantity)
+        notes = _notes(runs, variations) if quantity == "time" and not reasons else ()
         sections.append(Section(title, reasons, tuple(line for line in lines if _has_value(line)), notes))
     return tuple(section for section in sections if section.lines)
 
 
-def _notes(runs: Sequence[RunFacts], known: Known) -> tuple[str, ...]:
+def _notes(runs: Sequence[RunFacts], variations: Known) -> tuple[str, ...]:
     """Why it cannot be told of some runs which is faster."""
     names: dict[str, list[str]] = {}
     for index, run in enumerate(runs):
-        names.setdefault(silence(of_device(run, known)), []).append(letter(index))
+        names.setdefault(silence(of_device(run, variations)), []).append(letter(index))
     return tuple(f"{', '.join(of)}: {reason}" for reason, of in names.items() if reason)
 
 
@@ -210,12 +210,14 @@ def _has_value(line: MetricLine) -> bool:
     return any(value != fmt.ABSENT for value, _, _ in line.cells)
 
 
-def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, known: Known) -> MetricLine:
+def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, variations: Known) -> MetricLine:
     values = [metric_value(entry, metric.key) for entry in runs]
-    best = _best(metric, runs, values, known) if is_comparable else None
+    best = _best(metric, runs, values, variations) if is_comparable else None
     cells = []
     for index, (entry, value) in enumerate(zip(runs, values, strict=True)):
-        difference = _difference(metric, (runs[0], entry), (values[0], value), known) if index and is_comparable else ""
+        difference = (
+            _difference(metric, (runs[0], entry), (values[0], value), variations) if index and is_comparable else ""
+        )
         cells.append((_shown(metric, value), difference, value is not None and value == best))
     return MetricLine(metric.title, "" if metric.fits else metric.unit, tuple(cells))
 
@@ -228,7 +230,7 @@ def _shown(metric: Metric, value: float | None) -> str:
     return fmt.rounded(value, metric.significant) if metric.significant else fmt.number(value, metric.digits)
 
 
-def _best(metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | None], known: Known) -> float | None:
+def _best(metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | None], variations: Known) -> float | None:
     """The value that is marked. Noise makes none the best: in time it is a run's that is likely faster than each of the
     others, and nobody's in what `UNKNOWN_NOISE` names."""
     present = [value for value in values if value is not None]
@@ -236,21 +238,21 @@ def _best(metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | Non
         return None
     best = min(present) if metric.lower_is_better else max(present)
     run = runs[values.index(best)]
-    others = [time_difference(run, other, known) for other in runs if other is not run]
+    others = [time_difference(run, other, variations) for other in runs if other is not run]
     is_fastest = all(other is not None and other.is_likely and other.ratio > 1 for other in others)
     return best if metric.quantity != "time" or is_fastest else None
 
 
 def _difference(
-    metric: Metric, runs: tuple[RunFacts, RunFacts], values: tuple[float | None, float | None], known: Known
+    metric: Metric, runs: tuple[RunFacts, RunFacts], values: tuple[float | None, float | None], variations: Known
 ) -> str:
-    """Of the second run to the first."""
+    """Describes the difference of the second run to the first."""
     (base, entry), (base_value, value) = runs, values
     if metric.lower_is_better is None or not base_value or value is None:
         return ""
     if metric.key == "median_ms":
-        found = time_difference(base, entry, known)
-        return found.words if found else ""
+        difference = time_difference(base, entry, variations)
+        return difference.words if difference else ""
     if metric.quantity == "time" or metric.key in UNKNOWN_NOISE:
         return ""
     return "same" if value == base_value else fmt.signed_percent(value / base_value - 1)
@@ -322,9 +324,9 @@ def _legend(runs: Sequence[RunFacts]) -> tuple[tuple[str, str], ...]:
     return tuple((f"series-{index + 1}", letter(index)) for index, _ in enumerate(runs))
 
 
-def _pickers(session: Session, wanted: Sequence[str]) -> tuple[Filter, ...]:
+def _pickers(session: Session, run_ids: Sequence[str]) -> tuple[Filter, ...]:
     options = pickable(session, PICKABLE)
-    known = {value for value, _ in options}
-    extra = tuple((run_id, run_id) for run_id in wanted if run_id not in known)
-    chosen = [*wanted, *[""] * MOST][:MOST]
+    listed = {value for value, _ in options}
+    extra = tuple((run_id, run_id) for run_id in run_ids if run_id not in listed)
+    chosen = [*run_ids, *[""] * MOST][:MOST]
     return tuple(Filter("run", f"Run {letter(i)}", run_id, (*options, *extra)) for i, run_id in enumerate(chosen))

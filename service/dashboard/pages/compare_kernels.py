@@ -26,7 +26,7 @@ WORDS = (
 def kernel_differences(runs: Sequence[RunFacts]) -> Table | None:
     """A row for each kernel, the largest difference first; None unless two runs or more have times by kernel."""
     times = [_times(run.report.kernels if run.report else ()) for run in runs]
-    if sum(1 for found in times if found) < 2:
+    if sum(1 for run_times in times if run_times) < 2:
         return None
     columns = [Column("kernel", "Kernel", primary=True), Column("phase", "Phase", sortable=True, wide_only=True)]
     for place, _ in enumerate(runs):
@@ -45,33 +45,33 @@ def kernel_differences(runs: Sequence[RunFacts]) -> Table | None:
                     hint=hint,
                 )
             )
-    keys = list(dict.fromkeys(key for found in times for key in found))
+    keys = list(dict.fromkeys(key for run_times in times for key in run_times))
     rows = sorted((_row(key, times) for key in keys), key=_size, reverse=True)
     return table("kernels", "Kernel by kernel", columns, rows)
 
 
-def shown(found: Table | None) -> Table | None:
+def shown(table: Table | None) -> Table | None:
     """As a page has it: the largest differences."""
-    if found is None or len(found.rows) <= MOST_ROWS:
-        return found
-    caption = f"{found.caption}: the {MOST_ROWS} largest differences of {len(found.rows):,} (the files have all)"
-    return replace(found, caption=caption, rows=found.rows[:MOST_ROWS])
+    if table is None or len(table.rows) <= MOST_ROWS:
+        return table
+    caption = f"{table.caption}: the {MOST_ROWS} largest differences of {len(table.rows):,} (the files have all)"
+    return replace(table, caption=caption, rows=table.rows[:MOST_ROWS])
 
 
 def _times(kernels: Sequence[KernelTime]) -> Mapping[Key, float]:
     """Microseconds by kernel; calls of one name and phase together."""
-    found: dict[Key, float] = {}
+    totals: dict[Key, float] = {}
     for kernel in kernels:
         key = (kernel.name, kernel.phase)
-        found[key] = found.get(key, 0.0) + kernel.us
-    return found
+        totals[key] = totals.get(key, 0.0) + kernel.us
+    return totals
 
 
 def _row(key: Key, times: Sequence[Mapping[Key, float]]) -> Row:
     values: dict[str, Value] = {"kernel": key[0], "phase": key[1]}
     first = times[0].get(key)
-    for place, found in enumerate(times):
-        us = found.get(key)
+    for place, run_times in enumerate(times):
+        us = run_times.get(key)
         values[f"{letter(place)}_us"] = us
         if place:
             values[f"{letter(place)}_more_us"] = None if us is None or first is None else us - first

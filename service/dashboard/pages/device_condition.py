@@ -38,28 +38,28 @@ class HeatPart:
     why: str = ""
 
 
-def condition_facts(told: DeviceCondition | None, now: float) -> tuple[Fact, ...]:
-    """What its agent told last, and when."""
-    if told is None:
+def condition_facts(condition: DeviceCondition | None, now: float) -> tuple[Fact, ...]:
+    """Returns the condition that its agent told last, and when."""
+    if condition is None:
         return (Fact("Storage", UNTOLD), Fact("Temperature", UNTOLD))
-    seen = fmt.moment(now)
-    when = f", {fmt.ago(told.at, seen)}" if seen else ""
+    moment = fmt.moment(now)
+    when = f", {fmt.ago(condition.at, moment)}" if moment else ""
     room, heat = "not told", "not told: no sensor that its agent knows"
-    if told.storage_total_bytes is not None:
-        room = f"{fmt.size(told.storage_free_bytes)} of {fmt.size(told.storage_total_bytes)} free{when}"
-    if told.temperature_c is not None:
-        heat = f"{told.temperature_c:.0f} \N{DEGREE SIGN}C{when}"
+    if condition.storage_total_bytes is not None:
+        room = f"{fmt.size(condition.storage_free_bytes)} of {fmt.size(condition.storage_total_bytes)} free{when}"
+    if condition.temperature_c is not None:
+        heat = f"{condition.temperature_c:.0f} \N{DEGREE SIGN}C{when}"
     facts = (Fact("Storage", room, hint="Of the file system where its agent keeps its work"), Fact("Temperature", heat))
-    kept = Fact("Its agent keeps", fmt.size(told.kept_bytes), hint="Results to be sent, checkpoints, programs")
-    return (*facts, kept) if told.kept_bytes is not None else facts
+    storage = Fact("Its agent keeps", fmt.size(condition.kept_bytes), hint="Results to be sent, checkpoints, programs")
+    return (*facts, storage) if condition.kept_bytes is not None else facts
 
 
 def heat_table(points: list[tuple[float, float]]) -> Table:
     """The hottest of each quarter of an hour, the oldest first; an empty one where nothing was told for longer."""
     rows: list[Row] = []
     for stretch in stretches(points):
-        told = [_row(points[0][0], at, heat_c) for at, heat_c in stretch]
-        rows += [*told, _row(points[0][0], stretch[-1][0] + QUARTER_S, None)]
+        readings = [_row(points[0][0], at, heat_c) for at, heat_c in stretch]
+        rows += [*readings, _row(points[0][0], stretch[-1][0] + QUARTER_S, None)]
     return table("temperatures", "How hot it was, by quarters of an hour", COLUMNS, rows[:-1])
 
 
@@ -67,36 +67,36 @@ def _row(first: float, at: float, heat_c: float | None) -> Row:
     return Row({"day": (at - first) / DAY_S, "at": fmt.iso(at), "hottest_c": heat_c})
 
 
-def heat_part(session: Session, found: DeviceFacts, told: DeviceCondition | None) -> HeatPart:
+def heat_part(session: Session, device: DeviceFacts, condition: DeviceCondition | None) -> HeatPart:
     """Over the last week, between runs too."""
-    points = temperatures(session, found.id)
+    points = temperatures(session, device.id)
     if len(points) < LEAST_POINTS:
-        return HeatPart(None, _why_none(found, told, len(points)))
-    key = ("device heat", found.id, tuple(points))
-    return HeatPart(lasting_of(session).recall(key, lambda: _figure(found, points), lambda made: made.size_bytes))
+        return HeatPart(None, _why_none(device, condition, len(points)))
+    key = ("device heat", device.id, tuple(points))
+    return HeatPart(lasting_of(session).recall(key, lambda: _figure(device, points), lambda figure: figure.size_bytes))
 
 
-def _why_none(found: DeviceFacts, told: DeviceCondition | None, count: int) -> str:
+def _why_none(device: DeviceFacts, condition: DeviceCondition | None, count: int) -> str:
     if count:
         return "One quarter of an hour has been told so far: the chart begins with the second."
-    if told is None:
+    if condition is None:
         return "Its agent has told no temperature: it is older than that, or has not asked for work yet. Its line of \
 enrolment, run again, updates it."
-    if told.temperature_c is None:
-        return f"Its agent finds no temperature sensor{_emulated(found)}."
+    if condition.temperature_c is None:
+        return f"Its agent finds no temperature sensor{_emulated(device)}."
     return "It has told no temperature in the last week."
 
 
-def _emulated(found: DeviceFacts) -> str:
-    return ": an emulated board has none" if found.measurement_class in ("emulated", "simulated") else ""
+def _emulated(device: DeviceFacts) -> str:
+    return ": an emulated board has none" if device.measurement_class in ("emulated", "simulated") else ""
 
 
-def _figure(found: DeviceFacts, points: list[tuple[float, float]]) -> Figure:
+def _figure(device: DeviceFacts, points: list[tuple[float, float]]) -> Figure:
     whole, first = heat_table(points), points[0][0]
     days = (points[-1][0] - first) / DAY_S
     line = Line("hottest", "series-2", column="hottest_c")
     title = f"days since {fmt.clock(first)} UTC"
-    source = f"{addresses.device(found.id)}/temperatures"
+    source = f"{addresses.device(device.id)}/temperatures"
     chart = Chart((line,), title, "\N{DEGREE SIGN}C", source=f"{source}.json", x="day", range_x=(0.0, days), height=190)
     hottest_at, hottest_c = max(points, key=lambda point: point[1])
     note = f"The hottest that its agent told in each quarter of an hour, in runs and between them, of the last week. \

@@ -1,4 +1,4 @@
-"""What operators of a device may do from its page."""
+"""The actions that operators of a device may take from its page."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Doings:
 
     def refused(self, form_id: str, typed: Typed, problem: Problem) -> Doings:
         """With what was typed into that form, and why it was not taken."""
-        forms = tuple(one.refused(typed, problem) if one.id == form_id else one for one in self.forms)
+        forms = tuple(form.refused(typed, problem) if form.id == form_id else form for form in self.forms)
         return replace(self, forms=forms, opened=form_id)
 
 
 NOTHING = Doings()
 
 
-def doings(device: Device, found: DeviceFacts) -> Doings:
+def doings(device: Device, facts: DeviceFacts) -> Doings:
     """As its state and the visitor's rights allow."""
     if not visitors.current().may("operate") or device.state == "removed":
         return NOTHING
@@ -41,19 +41,19 @@ def doings(device: Device, found: DeviceFacts) -> Doings:
     if device.drained_at is not None:
         actions.append(Action(f"{here}/resume", "Give it work again", of=name))
     words = "Turn canary runs on" if device.canary_off else "Turn canary runs off"
-    wanted = (("enabled", "yes" if device.canary_off else ""),)
-    actions.append(Action(f"{here}/canary", words, wanted, of=name))
+    hidden = (("enabled", "yes" if device.canary_off else ""),)
+    actions.append(Action(f"{here}/canary", words, hidden, of=name))
     sure = "Its credential stops working at once, for ever; what it measured stays. To come back it enrols anew."
     actions.append(Action(f"{here}/remove", "Remove", sure=sure, of=name, is_grave=True))
-    return Doings(tuple(actions), _forms(device, found, here))
+    return Doings(tuple(actions), _forms(device, facts, here))
 
 
-def _forms(device: Device, found: DeviceFacts, here: str) -> tuple[Form, ...]:
+def _forms(device: Device, facts: DeviceFacts, here: str) -> tuple[Form, ...]:
     why = Field("reason", "Why", "area", max_length=1000, hint="For people: it stands where runs wait for it")
     tags = Field(
         "tags",
         "Tags",
-        value=" ".join(found.tags),
+        value=" ".join(facts.tags),
         max_length=1000,
         hint="KEY or KEY=VALUE, a space between; runs ask for them with `where`",
     )
@@ -80,6 +80,6 @@ def _forms(device: Device, found: DeviceFacts, here: str) -> tuple[Form, ...]:
 
 
 def tags_change(device: Device, typed: Typed) -> dict[str, object]:
-    """What is to be set and taken away so that the device has the tags that were typed."""
-    wanted = dict(part.partition("=")[::2] for part in typed.text("tags").split())
-    return {"set": wanted, "remove": [key for key in device.tags if key not in wanted]}
+    """Returns the tags to set and to take away so that the device has the tags that were typed."""
+    tags = dict(part.partition("=")[::2] for part in typed.text("tags").split())
+    return {"set": tags, "remove": [key for key in device.tags if key not in tags]}

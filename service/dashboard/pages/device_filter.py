@@ -15,20 +15,20 @@ HEALTHS = tuple(word for word in get_args(Health) if word != "removed")
 
 @dataclass(frozen=True, slots=True)
 class DeviceFilter:
-    """What is empty does not restrict."""
+    """A filter of devices; an empty field does not restrict."""
 
     health: str = ""
     device_class: str = ""
     tag: str = ""
     """`key` or `key=value`."""
 
-    def takes(self, one: DeviceFacts) -> bool:
+    def takes(self, device: DeviceFacts) -> bool:
         """Whether the device is one of them."""
-        keys = {tag.partition("=")[0] for tag in one.tags}
+        keys = {tag.partition("=")[0] for tag in device.tags}
         return (
-            self.health in ("", one.health)
-            and self.device_class in ("", one.device_class)
-            and (not self.tag or self.tag in one.tags or self.tag in keys)
+            self.health in ("", device.health)
+            and self.device_class in ("", device.device_class)
+            and (not self.tag or self.tag in device.tags or self.tag in keys)
         )
 
     @property
@@ -39,8 +39,8 @@ class DeviceFilter:
 
     def filters(self, every: Sequence[DeviceFacts]) -> tuple[Filter, ...]:
         """Choices by what there is."""
-        classes = tuple(sorted({one.device_class for one in every}))
-        tags = tuple(sorted({tag for one in every for tag in one.tags}))
+        classes = tuple(sorted({device.device_class for device in every}))
+        tags = tuple(sorted({tag for device in every for tag in device.tags}))
         return (
             Filter("health", "Health", self.health, choices(HEALTHS)),
             Filter("class", "Board", self.device_class, choices(classes)),

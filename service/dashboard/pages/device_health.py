@@ -19,7 +19,7 @@ from service.store.database.models import CanaryTime, Result
 from service.work.runs.filter import RunFilter
 
 SENSORS = ("temperature_c", "frequency_hz", "throttled", "load")
-"""Of a sample of the board's state."""
+"""Fields of a sample of the board's state."""
 NEWEST = 5
 """Measured runs whose reports are read for what the sensors said."""
 COLUMNS = (
@@ -38,52 +38,54 @@ WORDS = (
     "it sees no network, no other process and no file but its own",
     "the kernel bounds the memory and the processes of the job as a whole",
 )
-"""What each level adds, for those who do not read docs/isolation.md."""
+"""Protection that each level adds, for those who do not read docs/isolation.md."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationPart:
-    """What a device enforces around a job."""
+    """The isolation that a device enforces around a job."""
 
     level: int
     levels: tuple[tuple[str, bool], ...]
     """(what each level adds, whether it is in force), from 1 on."""
     parts: str
-    """What was tried and is in force, as the agent tells."""
+    """Protections that were tried and are in force, as the agent tells."""
     lacks: str
-    """What is not, and why."""
+    """Protections that are not in force, and why."""
     next_level: str
-    """What the next level needs; empty at the highest."""
+    """Needs of the next level; empty at the highest."""
 
 
-def isolation_part(found: DeviceFacts) -> IsolationPart:
+def isolation_part(device: DeviceFacts) -> IsolationPart:
     """Explained for people."""
-    level = max(0, min(found.isolation_level, len(ISOLATION_LEVELS) - 1))
+    level = max(0, min(device.isolation_level, len(ISOLATION_LEVELS) - 1))
     more = ISOLATION_PARTS[level + 1 : level + 2]
     return IsolationPart(
         level=level,
         levels=tuple((words, at <= level) for at, words in enumerate(WORDS) if at),
-        parts=found.environment.get(IN_FORCE, ""),
-        lacks=found.environment.get(LACKING, ""),
+        parts=device.environment.get(IN_FORCE, ""),
+        lacks=device.environment.get(LACKING, ""),
         next_level=", ".join(more[0]) if more else "",
     )
 
 
 def newest_times(session: Session, device_ids: Collection[str]) -> dict[str, float]:
-    """What the newest timed canary of each device took, in microseconds: of any series, if it was valid."""
+    """Returns the time of each device's newest timed canary, in microseconds: of any series, if it was valid."""
     if not device_ids:
         return {}
-    mine = (CanaryTime.device_id.in_(device_ids), CanaryTime.verdict == "valid")
-    last = select(func.max(CanaryTime.run_id)).where(*mine).group_by(CanaryTime.device_id)
+    conditions = (CanaryTime.device_id.in_(device_ids), CanaryTime.verdict == "valid")
+    last = select(func.max(CanaryTime.run_id)).where(*conditions).group_by(CanaryTime.device_id)
     rows = session.execute(select(CanaryTime.device_id, CanaryTime.median_us).where(CanaryTime.run_id.in_(last)))
     return dict(rows.all())
 
 
 def sensor_table(session: Session, device_id: str) -> Table:
-    """What the board said of itself while its newest runs were measured; empty without a device or a sensor."""
-    found = queries.measured_runs(session, RunFilter(device=device_id), NEWEST) if device_id else []
-    said = _states(session, [run.id for run in found])
-    rows = [row for run in found if (row := _row(run, said.get(run.id, ()))) is not None]
+    """Tabulates the board's reports about itself while its newest runs were measured; empty without a device or a
+    sensor.
+    """
+    runs = queries.measured_runs(session, RunFilter(device=device_id), NEWEST) if device_id else []
+    states = _states(session, [run.id for run in runs])
+    rows = [row for run in runs if (row := _row(run, states.get(run.id, ()))) is not None]
     return table("sensors", "What its sensors said in its newest runs", COLUMNS, rows)
 
 
@@ -95,16 +97,22 @@ def _states(session: Session, run_ids: Collection[str]) -> dict[str, Sequence[Ma
 
 
 def _row(run: RunFacts, states: Sequence[Mapping[str, Any]]) -> Row | None:
-    told = {name: [float(one[name]) for one in states if isinstance(one.get(name), int | float)] for name in SENSORS}
-    heat, clocks, held, loads = (told[name] for name in SENSORS)
-    if not any(told.values()):
+    readings = {
+        name: [float(state[name]) for state in states if isinstance(state.get(name), int | float)] for name in SENSORS
+    }
+    heat, clocks, throttled, loads = (readings[name] for name in SENSORS)
+    if not any(readings.values()):
         return None
     values: dict[str, Value] = {
         "run": run.title,
         "hottest_c": max(heat, default=None),
         "coolest_c": min(heat, default=None),
         "mhz": sum(clocks) / len(clocks) / 1e6 if clocks else None,
-        "throttled": fmt.percent(sum(held) / len(held), 0) + " of the time" if any(held) else "no" if held else None,
+        "throttled": fmt.percent(sum(throttled) / len(throttled), 0) + " of the time"
+        if any(throttled)
+        else "no"
+        if throttled
+        else None,
         "load": max(loads, default=None),
         "at": fmt.iso(run.created_at),
     }

@@ -20,27 +20,27 @@ NEWEST = 20
 """Valid runs of the device that are looked at: older ones are of another time."""
 
 
-def seen_roof(session: Session, found: RunFacts) -> SeenRoof | None:
+def seen_roof(session: Session, run: RunFacts) -> SeenRoof | None:
     """The best of the run and of others of its device with as many threads. None where no kernel both computes and
     moves bytes. A run that is not valid, or says nothing of a board, is told by itself."""
-    own = roof_of(found.report.kernels) if found.report else None
-    if own is None:
+    run_roof = roof_of(run.report.kernels) if run.report else None
+    if run_roof is None:
         return None
-    others = _others(session, found) if found.verdict == "valid" and found.measurement_class in REAL_CLASSES else []
-    roofs = [own, *others]
-    best = Roof(max(one.gflop_per_s for one in roofs), max(one.gb_per_s for one in roofs))
+    others = _others(session, run) if run.verdict == "valid" and run.measurement_class in REAL_CLASSES else []
+    roofs = [run_roof, *others]
+    best = Roof(max(roof.gflop_per_s for roof in roofs), max(roof.gb_per_s for roof in roofs))
     if not others:
         return SeenRoof(best, "this run alone")
-    threads = "" if found.threads is None else f" with {fmt.plural(found.threads, 'thread')}"
+    threads = "" if run.threads is None else f" with {fmt.plural(run.threads, 'thread')}"
     return SeenRoof(best, f"{len(roofs)} valid runs of this device{threads}, this one among them,")
 
 
-def _others(session: Session, found: RunFacts) -> list[Roof]:
+def _others(session: Session, run: RunFacts) -> list[Roof]:
     # by verdict first, as its index is
     valid = (Run.verdict.between("valid", "valid"), Run.median_us.is_not(None), Run.is_canary.is_(False))
-    newest = select(Run.id).where(Run.device_id == found.device_id, *valid)
+    newest = select(Run.id).where(Run.device_id == run.device_id, *valid)
     ids = session.scalars(newest.order_by(Run.verdict.desc(), Run.id.desc()).limit(NEWEST)).all()
-    found_in = queries.reports_of(session, [one for one in ids if one != found.id]).values()
-    alike = [report for report, _ in found_in if report.measurement and report.measurement.threads == found.threads]
+    found_in = queries.reports_of(session, [run_id for run_id in ids if run_id != run.id]).values()
+    alike = [report for report, _ in found_in if report.measurement and report.measurement.threads == run.threads]
     roofs = [roof_of(report.kernels) for report in alike]
-    return [one for one in roofs if one is not None]
+    return [roof for roof in roofs if roof is not None]

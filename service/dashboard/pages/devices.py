@@ -86,36 +86,42 @@ TONES = {"succeeded": "good", "failed": "bad", "lost": "bad", "leased": "open", 
 
 
 def device_table(
-    found: Sequence[DeviceFacts], caption: str, canaries: Mapping[str, float] = MappingProxyType({})
+    devices: Sequence[DeviceFacts], caption: str, canaries: Mapping[str, float] = MappingProxyType({})
 ) -> Table:
     """Devices as rows. `canaries`: what their newest timed canaries took, in microseconds, by their ids."""
-    rows = [_row(entry, canaries.get(entry.id)) for entry in found]
+    rows = [_row(entry, canaries.get(entry.id)) for entry in devices]
     return table("devices", caption, COLUMNS, rows).hiding_empty("canary_ms", "tags", "updates")
 
 
-def short_table(found: Sequence[DeviceFacts], caption: str) -> Table:
+def short_table(devices: Sequence[DeviceFacts], caption: str) -> Table:
     """Without what an overview can do without."""
-    whole = device_table(found, caption)
-    columns = (replace(one, files_only=one.files_only or one.key in LEFT_OUT_WHEN_SHORT) for one in whole.columns)
+    whole = device_table(devices, caption)
+    columns = (
+        replace(column, files_only=column.files_only or column.key in LEFT_OUT_WHEN_SHORT) for column in whole.columns
+    )
     return replace(whole, columns=tuple(columns))
 
 
 def devices_page(session: Session, sort: str, chosen: DeviceFilter) -> Listing:
     """The devices that the filter takes: all of them, in files; on a page, the first ones in this order."""
     every = queries.devices(session)
-    found = [one for one in every if chosen.takes(one)]
-    whole = device_table(found, "Devices by name", newest_times(session, [one.id for one in found])).sorted_by(sort)
+    matches = [device for device in every if chosen.takes(device)]
+    whole = device_table(
+        matches, "Devices by name", newest_times(session, [device.id for device in matches])
+    ).sorted_by(sort)
     return Listing(
         whole,
         addresses.page("devices"),
         query=chosen.query,
         filters=chosen.filters(every),
-        hidden_note=f"The first {SHOWN} of {len(found)}; choose a class, or a health." if len(found) > SHOWN else "",
+        hidden_note=f"The first {SHOWN} of {len(matches)}; choose a class, or a health."
+        if len(matches) > SHOWN
+        else "",
     )
 
 
 def first_of(whole: Listing) -> Listing:
-    """What a page shows of a long list."""
+    """Shortens a long list to what a page shows of it."""
     return replace(whole, table=replace(whole.table, rows=whole.table.rows[:SHOWN]))
 
 
@@ -142,7 +148,7 @@ def _row(entry: DeviceFacts, canary_us: float | None) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class DevicePage:
-    """What the page of one device shows."""
+    """The contents of a device's page."""
 
     device: DeviceFacts
     chips: tuple[Chip, ...]
@@ -156,42 +162,42 @@ class DevicePage:
     marks: tuple[DeviceMark, ...]
     canaries: CanaryPart
     hold: Hold | None
-    """What keeps new work from it because its operators say so."""
+    """Reason that keeps new work from it because its operators say so."""
     isolation: IsolationPart
     heat: HeatPart
     """How hot it was."""
     sensors: Table
-    """What it said of itself while its newest runs were measured."""
+    """Its reports about itself while its newest runs were measured."""
     doings: Doings
-    """What its operators may do."""
+    """Actions that its operators may take."""
 
 
 def device_page(
     session: Session, settings: Settings, device_id: str, refused: Doings | None = None
 ) -> DevicePage | None:
-    """One device, or None when there is no such device. `refused`: a form of it that comes back."""
+    """Makes the page of a device; None when there is no such device. `refused`: a form of it that comes back."""
     now = time.time()
-    found = queries.device(session, device_id, now)
-    if found is None:
+    device = queries.device(session, device_id, now)
+    if device is None:
         return None
-    told = condition_of(session, device_id)
+    condition = condition_of(session, device_id)
     attempts, row = queries.attempts_of_device(session, device_id, STRIP), session.get_one(Device, device_id)
     return DevicePage(
-        device=found,
-        chips=(state_chip(found.health), class_chip(found.measurement_class)),
-        facts=(*_facts(found, now), *condition_facts(told, now)),
-        environment=environment_facts(found.environment),
+        device=device,
+        chips=(state_chip(device.health), class_chip(device.measurement_class)),
+        facts=(*_facts(device, now), *condition_facts(condition, now)),
+        environment=environment_facts(device.environment),
         strip=_strip(attempts),
         history=history_table(queries.device_history(session, device_id, HISTORY)),
         runs=run_table(queries.runs(session, RunFilter(device=device_id), 10), "Newest runs on it", short=True),
-        own_data=_own_data(found),
-        marks=tuple(marks_of(session, row, told)) if is_own(session, row) else (),
+        own_data=_own_data(device),
+        marks=tuple(marks_of(session, row, condition)) if is_own(session, row) else (),
         canaries=canary_part(session, device_id),
         hold=Calendar.read(session).hold(row, clock_s(settings, row)),
-        isolation=isolation_part(found),
-        heat=heat_part(session, found, told),
+        isolation=isolation_part(device),
+        heat=heat_part(session, device, condition),
         sensors=sensor_table(session, device_id) if is_own(session, row) else sensor_table(session, ""),
-        doings=refused or doings(row, found) if is_own(session, row) else NOTHING,
+        doings=refused or doings(row, device) if is_own(session, row) else NOTHING,
     )
 
 
@@ -201,23 +207,23 @@ def history_table(events: Sequence[EventFacts]) -> Table:
 
 
 def history_row(event: EventFacts) -> Row:
-    """One line of a device's history."""
+    """Makes a line of a device's history."""
     return Row({"at": fmt.iso(event.at), "event": event.kind, "message": event.message or None})
 
 
-def _own_data(found: DeviceFacts) -> Table:
+def _own_data(device: DeviceFacts) -> Table:
     rows = [
         Row(
             {
-                "name": one["name"],
-                "samples": one["samples"],
-                "arrays": ", ".join(f"{each['name']} {each['dtype']} {each['shape']}" for each in one["arrays"]),
-                "label_counts": " ".join(map(str, one["label_counts"] or ())) or None,
-                "weights": "stay on it" if one.get("weights_stay") else "are sent",
-                "digest": one["digest"],
+                "name": dataset["name"],
+                "samples": dataset["samples"],
+                "arrays": ", ".join(f"{each['name']} {each['dtype']} {each['shape']}" for each in dataset["arrays"]),
+                "label_counts": " ".join(map(str, dataset["label_counts"] or ())) or None,
+                "weights": "stay on it" if dataset.get("weights_stay") else "are sent",
+                "digest": dataset["digest"],
             }
         )
-        for one in found.own_datasets
+        for dataset in device.own_datasets
     ]
     return table("own-data", "Data sets that stay on it", DATA_COLUMNS, rows)
 
@@ -240,25 +246,25 @@ def _mark(attempt: AttemptFacts) -> AttemptMark:
     return AttemptMark(TONES.get(attempt.state, "odd"), label, addresses.run(attempt.run_id))
 
 
-def _facts(found: DeviceFacts, now: float) -> tuple[Fact, ...]:
-    level = ISOLATION_LEVELS[found.isolation_level] if 0 <= found.isolation_level < len(ISOLATION_LEVELS) else ""
-    seen = fmt.moment(now)
+def _facts(device: DeviceFacts, now: float) -> tuple[Fact, ...]:
+    level = ISOLATION_LEVELS[device.isolation_level] if 0 <= device.isolation_level < len(ISOLATION_LEVELS) else ""
+    moment = fmt.moment(now)
     return (
-        Fact("Device", found.id),
-        *([Fact("Calls itself", found.told_name)] if found.told_name != found.name else ()),
-        Fact("Board", found.device_class),
-        Fact("Processor", found.cpu_model),
-        Fact("Architecture", found.architecture),
-        Fact("Cores", str(found.cores)),
-        Fact("Memory", fmt.size(found.memory_bytes)),
-        Fact("Targets", ", ".join(found.targets)),
-        Fact("Tags", " ".join(found.tags) or "none"),
-        Fact("Sensors", ", ".join(found.sensors) or "none"),
-        Fact("Isolation", f"{found.isolation_level}: {level}"),
-        Fact("Runner", found.runner or "none: runs natively"),
-        Fact("Agent", found.agent_version or fmt.ABSENT),
-        Fact("Updates", UPDATES[found.agent_updates]),
-        Fact("Strikes in a row", fmt.plural(found.strikes, "failed attempt")),
-        Fact("Last seen", fmt.ago(found.last_seen_at, seen) if seen else fmt.ABSENT),
-        Fact("Enrolled", f"{fmt.clock(found.enrolled_at)} UTC"),
+        Fact("Device", device.id),
+        *([Fact("Calls itself", device.told_name)] if device.told_name != device.name else ()),
+        Fact("Board", device.device_class),
+        Fact("Processor", device.cpu_model),
+        Fact("Architecture", device.architecture),
+        Fact("Cores", str(device.cores)),
+        Fact("Memory", fmt.size(device.memory_bytes)),
+        Fact("Targets", ", ".join(device.targets)),
+        Fact("Tags", " ".join(device.tags) or "none"),
+        Fact("Sensors", ", ".join(device.sensors) or "none"),
+        Fact("Isolation", f"{device.isolation_level}: {level}"),
+        Fact("Runner", device.runner or "none: runs natively"),
+        Fact("Agent", device.agent_version or fmt.ABSENT),
+        Fact("Updates", UPDATES[device.agent_updates]),
+        Fact("Strikes in a row", fmt.plural(device.strikes, "failed attempt")),
+        Fact("Last seen", fmt.ago(device.last_seen_at, moment) if moment else fmt.ABSENT),
+        Fact("Enrolled", f"{fmt.clock(device.enrolled_at)} UTC"),
     )

@@ -1,4 +1,4 @@
-"""What trades off against what on one device: a picture for each device of a group, over axes that readers choose."""
+"""The trade-offs on each device of a group: a picture for each, over axes that readers choose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USUAL: tuple[Axis, Axis] = ("latency", "memory")
 ROOM = 1.25
 """Beyond the last point, for its name."""
 MOST_FRONTS = 6
-"""Of a group; a device that is chosen in the filter is always shown."""
+"""Most pictures of a group; a device that is chosen in the filter is always shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ def axes_of(x: str, y: str, scale: str) -> Axes:
             where="y",
             hint=f"choose another one for y; there are: {others}",
         )
-    known: dict[str, Axis] = {name: name for name, _ in LABELS}
-    across = known.get(x, _usual(USUAL, y))
-    up = known.get(y, _usual(USUAL[::-1], across))
+    axes_by_name: dict[str, Axis] = {name: name for name, _ in LABELS}
+    across = axes_by_name.get(x, _usual(USUAL, y))
+    up = axes_by_name.get(y, _usual(USUAL[::-1], across))
     return Axes(across, up, scale == "log")
 
 
@@ -76,16 +76,16 @@ def fronts(
     standings: Sequence[Standing | None],
     chosen: Axes,
 ) -> tuple[Figure, ...]:
-    """One picture for each device that has two configurations or more with both values. `name`: of their table."""
+    """Draws a picture for each device that has two configurations or more with both values. `name`: of their table."""
     by_device: dict[str, list[int]] = {}
     for place, entry in enumerate(like):
         by_device.setdefault(entry.device_name or entry.target, []).append(place)
-    found = [
+    figures = [
         figure
         for number, (device, places) in enumerate(by_device.items(), start=1)
         if (figure := _front(f"{name}-front-{number}", device, places, like, points, standings, chosen))
     ]
-    return tuple(found[:MOST_FRONTS])
+    return tuple(figures[:MOST_FRONTS])
 
 
 def _front(
@@ -97,23 +97,25 @@ def _front(
     standings: Sequence[Standing | None],
     chosen: Axes,
 ) -> Figure | None:
-    kept = [place for place in places if all(_value(like[place], points[place], axis) for axis in (chosen.x, chosen.y))]
-    if len(kept) < 2:
+    plotted = [
+        place for place in places if all(_value(like[place], points[place], axis) for axis in (chosen.x, chosen.y))
+    ]
+    if len(plotted) < 2:
         return None
-    shown, is_known = _judged(
-        [replace(points[place], label=like[place].plan_name) for place in kept],
-        [standings[place] for place in kept],
+    judged, is_known = _judged(
+        [replace(points[place], label=like[place].plan_name) for place in plotted],
+        [standings[place] for place in plotted],
         chosen,
     )
     drawing = for_screens(
-        lambda width: tradeoff_plot(shown, chosen.x, chosen.y, width, is_known=is_known, is_log=chosen.is_log),
+        lambda width: tradeoff_plot(judged, chosen.x, chosen.y, width, is_known=is_known, is_log=chosen.is_log),
         HALF_WIDTH,
     )
-    best = sum(1 for point in shown if not point.dominated)
-    note = f"{best} of {fmt.plural(len(shown), 'configuration')} not dominated."
+    best = sum(1 for point in judged if not point.dominated)
+    note = f"{best} of {fmt.plural(len(judged), 'configuration')} not dominated."
     if not is_known:
         note += " Of some it is not known which is the faster one: no line joins them."
-    return Figure(anchor, device, drawing, note, chart=_chart(shown, chosen, is_known))
+    return Figure(anchor, device, drawing, note, chart=_chart(judged, chosen, is_known))
 
 
 def _value(entry: RunFacts, point: TradeoffPoint, axis: Axis) -> float | None:

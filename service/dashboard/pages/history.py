@@ -28,24 +28,24 @@ WAITING_COLUMNS = (
 )
 
 
-def attempt_table(said: RunWhy) -> Table:
+def attempt_table(explanation: RunWhy) -> Table:
     """Every attempt of a run."""
     rows = [
         Row(
             {
-                "attempt": one.n,
-                "device": one.device_name,
-                "state": one.state,
-                "cause": one.cause,
-                "code": one.code,
-                "message": one.message or None,
-                "decision": one.decision,
-                "created_at": fmt.iso(one.created_at),
-                "finished_at": fmt.iso(one.finished_at),
+                "attempt": attempt.n,
+                "device": attempt.device_name,
+                "state": attempt.state,
+                "cause": attempt.cause,
+                "code": attempt.code,
+                "message": attempt.message or None,
+                "decision": attempt.decision,
+                "created_at": fmt.iso(attempt.created_at),
+                "finished_at": fmt.iso(attempt.finished_at),
             },
-            {"device": addresses.device(one.device_id)},
+            {"device": addresses.device(attempt.device_id)},
         )
-        for one in said.tries
+        for attempt in explanation.tries
     ]
     return table("attempts", "Attempts", ATTEMPT_COLUMNS, rows)
 
@@ -55,15 +55,15 @@ def waiting_table(waiting: Waiting) -> Table:
     rows = [
         Row(
             {
-                "device": one.name,
-                "class": one.device_class,
-                "code": one.code,
-                "says": one.says,
-                "until": fmt.iso(one.until),
+                "device": device.name,
+                "class": device.device_class,
+                "code": device.code,
+                "says": device.says,
+                "until": fmt.iso(device.until),
             },
-            {"device": addresses.device(one.device_id)},
+            {"device": addresses.device(device.device_id)},
         )
-        for one in waiting.devices
+        for device in waiting.devices
     ]
     return table("waiting", "Devices that it may wait for", WAITING_COLUMNS, rows)
 

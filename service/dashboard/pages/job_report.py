@@ -1,4 +1,4 @@
-"""What became of a compile: stages with their times, passes that fired and those that did not, and its buttons."""
+"""The report of a compile: stages with their times, passes that fired and those that did not, and its buttons."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def stages_table(session: Session, job: JobFacts) -> Table | None:
         .order_by(Event.id.desc())
         .limit(MOST_EVENTS)
     )
-    told = [(at, _stage(body)) for at, body in session.execute(query).all()[::-1] if _stage(body)]
-    told = [one for one in told if job.started_at is None or one[0] >= job.started_at]
-    if not told:
+    stages = [(at, _stage(body)) for at, body in session.execute(query).all()[::-1] if _stage(body)]
+    stages = [stage for stage in stages if job.started_at is None or stage[0] >= job.started_at]
+    if not stages:
         return None
-    starts = [(name, next(iter(same))[0]) for name, same in itertools.groupby(told, key=lambda one: one[1])]
+    starts = [(name, next(iter(same))[0]) for name, same in itertools.groupby(stages, key=lambda stage: stage[1])]
     end = job.finished_at or time.time()
     lasted = [
         (name, max(0.0, after - at))
@@ -67,15 +67,17 @@ def passes_table(built: BundleFacts) -> Table | None:
     """Passes in the order in which they ran, with the places where they declined; those that did neither stand too."""
     ran, declined = _entries(built, "passes"), _entries(built, "declined")
     refused: dict[str, list[Mapping[str, object]]] = {}
-    for one in declined:
-        refused.setdefault(str(one.get("pass")), []).append(one)
-    names = {str(one.get("pass")) for one in ran}
-    left = [{"pass": name} for name in refused if name not in names]
-    rows = [_pass_row(one, refused.get(str(one.get("pass")), [])) for one in (*ran, *left)]
+    for refusal in declined:
+        refused.setdefault(str(refusal.get("pass")), []).append(refusal)
+    names = {str(compiler_pass.get("pass")) for compiler_pass in ran}
+    idle = [{"pass": name} for name in refused if name not in names]
+    rows = [
+        _pass_row(compiler_pass, refused.get(str(compiler_pass.get("pass")), [])) for compiler_pass in (*ran, *idle)
+    ]
     return table("passes", "What fired, and what did not", PASS_COLUMNS, rows) if rows else None
 
 
-def _pass_row(one: Mapping[str, object], refused: Sequence[Mapping[str, object]]) -> Row:
+def _pass_row(compiler_pass: Mapping[str, object], refused: Sequence[Mapping[str, object]]) -> Row:
     counts = [_count(entry.get("count")) or 0 for entry in refused]
     why = "; ".join(
         f"{entry.get('needs', '')} ({count}, such as {entry.get('where', '')})"
@@ -85,43 +87,43 @@ def _pass_row(one: Mapping[str, object], refused: Sequence[Mapping[str, object]]
     )
     return Row(
         {
-            "pass": str(one.get("pass", ""))[:100].replace("_", " "),
-            "on": str(one.get("on", "")) or None,
-            "ran": _count(one.get("ran")),
-            "changed": _count(one.get("changed")),
+            "pass": str(compiler_pass.get("pass", ""))[:100].replace("_", " "),
+            "on": str(compiler_pass.get("on", "")) or None,
+            "ran": _count(compiler_pass.get("ran")),
+            "changed": _count(compiler_pass.get("changed")),
             "declined": sum(counts) or None,
             "why": why[:1000] or None,
         },
-        dimmed=not one.get("changed"),
+        dimmed=not compiler_pass.get("changed"),
     )
 
 
 def _entries(built: BundleFacts, name: str) -> list[Mapping[str, object]]:
-    told = built.compile_report.get(name)
-    return [one for one in told if isinstance(one, Mapping)] if isinstance(told, list) else []
+    rows = built.compile_report.get(name)
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def progress_facts(job: JobFacts, said: JobWhy) -> tuple[Fact, ...]:
-    """Of a queued compile its place; of one under way what has passed."""
+def progress_facts(job: JobFacts, explanation: JobWhy) -> tuple[Fact, ...]:
+    """Returns the place of a queued compile; of one under way what has passed."""
     now = time.time()
-    if said.waiting is None:
+    if explanation.waiting is None:
         return (Fact("Elapsed", fmt.duration(max(0.0, now - (job.started_at or job.created_at)))),)
-    start_at = said.waiting.expected_start_at
+    start_at = explanation.waiting.expected_start_at
     start = fmt.ABSENT if start_at is None else f"{fmt.clock_seconds(start_at)} UTC"
     return (
         Fact("Queued for", fmt.duration(max(0.0, now - job.created_at))),
-        Fact("Position", fmt.number(said.waiting.position)),
-        Fact("May start", start, hint=said.waiting.basis),
-        Fact("Expires", f"{fmt.clock_seconds(said.waiting.expires_at)} UTC"),
+        Fact("Position", fmt.number(explanation.waiting.position)),
+        Fact("May start", start, hint=explanation.waiting.basis),
+        Fact("Expires", f"{fmt.clock_seconds(explanation.waiting.expires_at)} UTC"),
     )
 
 
 def job_actions(job: JobFacts) -> tuple[Action, ...]:
-    """What whoever looks at it may do: stop it while it is open, compile the same again afterwards."""
+    """Returns the visitor's actions: stop the compile while it is open, compile the same again afterwards."""
     if not current().may("submit"):
         return ()
     if job.state in OPEN_JOB_STATES:

@@ -40,15 +40,15 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-def job_table(found: Sequence[JobFacts], caption: str) -> Table:
+def job_table(jobs: Sequence[JobFacts], caption: str) -> Table:
     """Jobs as rows."""
-    return table("jobs", caption, COLUMNS, [job_row(entry) for entry in found])
+    return table("jobs", caption, COLUMNS, [job_row(entry) for entry in jobs])
 
 
 def jobs_page(session: Session, chosen: JobFilter, before: str, sort: str) -> Listing:
-    """One page of jobs, those older than `before`."""
-    found = queries.jobs(session, chosen, PAGE_ROWS + 1, before)
-    shown = found[:PAGE_ROWS]
+    """Makes a page of jobs, those older than `before`."""
+    jobs = queries.jobs(session, chosen, PAGE_ROWS + 1, before)
+    page = jobs[:PAGE_ROWS]
     query = tuple(
         (name, value)
         for name, value in (
@@ -63,7 +63,7 @@ def jobs_page(session: Session, chosen: JobFilter, before: str, sort: str) -> Li
     path = addresses.page("jobs")
     values = queries.job_values(session)
     return Listing(
-        table=job_table(shown, "Compile jobs, newest first").sorted_by(sort),
+        table=job_table(page, "Compile jobs, newest first").sorted_by(sort),
         path=path,
         query=(*query, ("before", before)),
         filters=(
@@ -73,13 +73,13 @@ def jobs_page(session: Session, chosen: JobFilter, before: str, sort: str) -> Li
             Filter("plan", "Plan", chosen.plan, choices(values["plan"])),
             Filter("target", "Target", chosen.target, choices(values["target"])),
         ),
-        older=addresses.with_query(path, (*query, ("before", shown[-1].id))) if len(found) > PAGE_ROWS else "",
+        older=addresses.with_query(path, (*query, ("before", page[-1].id))) if len(jobs) > PAGE_ROWS else "",
         newest=addresses.with_query(path, query) if before else "",
     )
 
 
 def job_row(entry: JobFacts) -> Row:
-    """One job."""
+    """Makes the row of a job."""
     values = {
         "id": entry.id,
         "job": entry.title,
@@ -101,7 +101,7 @@ def job_row(entry: JobFacts) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """What the page of one job shows."""
+    """The contents of a job's page."""
 
     job: JobFacts
     chips: tuple[Chip, ...]
@@ -117,7 +117,7 @@ class JobPage:
     plan_text: str
     spec_text: str
     is_open: bool
-    said: JobWhy
+    explanation: JobWhy
     progress: tuple[Fact, ...]
     """While it is open."""
     actions: tuple[Action, ...]
@@ -126,47 +126,47 @@ class JobPage:
 
     @property
     def announcement(self) -> str:
-        """What a screen reader is told when it changes."""
+        """Text that a screen reader reads out when it changes."""
         return f"{self.job.state}{', ' + self.job.stage if self.is_open and self.job.stage else ''}"
 
 
 def job_page(session: Session, settings: Settings, job_id: str) -> JobPage | None:
-    """One job with its bundle and the runs made from it; None when there is no such job."""
-    found = queries.job(session, job_id)
-    if found is None:
+    """Makes the page of a job with its bundle and the runs made from it; None when there is no such job."""
+    job = queries.job(session, job_id)
+    if job is None:
         return None
-    built = queries.bundle(session, found.bundle_digest) if found.bundle_digest else None
+    built = queries.bundle(session, job.bundle_digest) if job.bundle_digest else None
     row = session.get_one(Job, job_id)
-    said, is_open = why(session, settings, row), found.state in OPEN_JOB_STATES
+    explanation, is_open = why(session, settings, row), job.state in OPEN_JOB_STATES
     return JobPage(
-        job=found,
-        chips=(state_chip(found.state),),
-        facts=_facts(found, row.plan_digest) + (_bundle_facts(built) if built else ()),
-        figures=_figures(found, built) if built else (),
-        memory=memory_drawing(session, built.digest, f"{addresses.job(found.id)}/memory", built) if built else None,
+        job=job,
+        chips=(state_chip(job.state),),
+        facts=_facts(job, row.plan_digest) + (_bundle_facts(built) if built else ()),
+        figures=_figures(job, built) if built else (),
+        memory=memory_drawing(session, built.digest, f"{addresses.job(job.id)}/memory", built) if built else None,
         learning=_learning(built) if built else None,
         ways=ways_figure(built) if built else None,
         graph=memory_plan.graph_counts(built) if built else (),
         notes=memory_plan.notes(built) if built else (),
         warnings=memory_plan.warnings(built) if built else (),
-        runs=run_table(_runs_of(session, found), "Runs of this bundle", short=True),
-        plan_text=pretty(found.plan_text),
-        spec_text=pretty(found.spec_text),
+        runs=run_table(_runs_of(session, job), "Runs of this bundle", short=True),
+        plan_text=pretty(job.plan_text),
+        spec_text=pretty(job.spec_text),
         is_open=is_open,
-        said=said,
-        progress=progress_facts(found, said) if is_open else (),
-        actions=job_actions(found),
-        stages=stages_table(session, found),
+        explanation=explanation,
+        progress=progress_facts(job, explanation) if is_open else (),
+        actions=job_actions(job),
+        stages=stages_table(session, job),
         passes=passes_table(built) if built else None,
     )
 
 
 def job_data(session: Session, job_id: str, name: str) -> Table | None:
     """A job's `memory` or `plan` table with all of its rows; None when there is no such job or table."""
-    found = queries.job(session, job_id)
-    if found is None or found.bundle_digest is None:
+    job = queries.job(session, job_id)
+    if job is None or job.bundle_digest is None:
         return None
-    built = queries.bundle(session, found.bundle_digest) if name in ("memory", "plan") else None
+    built = queries.bundle(session, job.bundle_digest) if name in ("memory", "plan") else None
     if built is not None and name == "plan":
         return learning_table(built)
     plan = memory_plan.arena_plan(built) if built else None
@@ -174,30 +174,30 @@ def job_data(session: Session, job_id: str, name: str) -> Table | None:
 
 
 def _learning(built: BundleFacts) -> Table | None:
-    found = learning_table(built)
-    return None if found is None else shown_rows(found)
+    full = learning_table(built)
+    return None if full is None else shown_rows(full)
 
 
-def _runs_of(session: Session, found: JobFacts) -> list[RunFacts]:
-    if found.bundle_digest is None:
+def _runs_of(session: Session, job: JobFacts) -> list[RunFacts]:
+    if job.bundle_digest is None:
         return []
-    return queries.runs(session, RunFilter(bundle=found.bundle_digest), 20)
+    return queries.runs(session, RunFilter(bundle=job.bundle_digest), 20)
 
 
-def _facts(found: JobFacts, plan_digest: str) -> tuple[Fact, ...]:
-    is_built = found.bundle_digest is not None  # only then do model and plan have pages
-    model = addresses.model(found.model_digest) if is_built else ""
-    plan = addresses.plan(found.model_digest, plan_digest) if is_built else ""
+def _facts(job: JobFacts, plan_digest: str) -> tuple[Fact, ...]:
+    is_built = job.bundle_digest is not None  # only then do model and plan have pages
+    model = addresses.model(job.model_digest) if is_built else ""
+    plan = addresses.plan(job.model_digest, plan_digest) if is_built else ""
     return (
-        Fact("Job", found.id),
-        Fact("Model", f"{found.model_name}, {fmt.size(found.model_bytes)}", model, found.model_digest),
-        Fact("Model digest", fmt.short_digest(found.model_digest), hint=found.model_digest),
-        Fact("Plan", found.plan_name, plan),
-        Fact("Target", found.target),
-        Fact("Created", f"{fmt.clock_seconds(found.created_at)} UTC"),
-        Fact("Finished", f"{fmt.clock_seconds(found.finished_at)} UTC" if found.finished_at else fmt.ABSENT),
-        Fact("Compile attempts", str(found.attempts)),
-        Fact("Compiler", fmt.short_digest(found.compiler_version), hint=found.compiler_version),
+        Fact("Job", job.id),
+        Fact("Model", f"{job.model_name}, {fmt.size(job.model_bytes)}", model, job.model_digest),
+        Fact("Model digest", fmt.short_digest(job.model_digest), hint=job.model_digest),
+        Fact("Plan", job.plan_name, plan),
+        Fact("Target", job.target),
+        Fact("Created", f"{fmt.clock_seconds(job.created_at)} UTC"),
+        Fact("Finished", f"{fmt.clock_seconds(job.finished_at)} UTC" if job.finished_at else fmt.ABSENT),
+        Fact("Compile attempts", str(job.attempts)),
+        Fact("Compiler", fmt.short_digest(job.compiler_version), hint=job.compiler_version),
     )
 
 
@@ -220,7 +220,7 @@ def _batch_text(built: BundleFacts) -> str:
     return f"{batch}, in {parts} micro-batches" if batch and parts > 1 else batch
 
 
-def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:
+def _figures(job: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:
     kernels = built.manifest.get("kernels")
     named = (
         ("Arena", memory_plan.planned_bytes(built, "arena_bytes"), _above_bound(built)),
@@ -231,7 +231,7 @@ def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:
     sizes = tuple(KeyFigure(label, fmt.size(value), under=under) for label, value, under in named)
     count = len(kernels) if isinstance(kernels, list) else 0
     return (
-        KeyFigure("Compile time", fmt.duration(found.seconds), under="wall clock"),
+        KeyFigure("Compile time", fmt.duration(job.seconds), under="wall clock"),
         *sizes,
         KeyFigure("Kernel calls", fmt.number(count), under="per step"),
     )

@@ -1,4 +1,4 @@
-"""What learns, layer by layer, on a job's page: out of the compile report, whose texts come from a model's author."""
+"""The learning layers on a job's page, one by one, out of the report, whose texts come from a model's author."""
 
 from __future__ import annotations
 
@@ -33,36 +33,38 @@ _COUNTS = ("number", "elements", "all_elements", *BYTES, *FLOPS)
 
 def learning_table(bundle: BundleFacts) -> Table | None:
     """Every layer, and their sum; None of a bundle that tells none (built by another compiler version)."""
-    told = bundle.compile_report.get("plan")
-    rows = told.get("rows") if isinstance(told, Mapping) else None
-    if not isinstance(told, Mapping) or not isinstance(rows, list) or not rows:
+    plan = bundle.compile_report.get("plan")
+    rows = plan.get("rows") if isinstance(plan, Mapping) else None
+    if not isinstance(plan, Mapping) or not isinstance(rows, list) or not rows:
         return None
-    totals = told.get("totals")
+    totals = plan.get("totals")
     every = [*rows, {"name": "all", **totals}] if isinstance(totals, Mapping) else rows
     return table(
         "plan", "What learns, layer by layer", COLUMNS, [_row(row) for row in every if isinstance(row, Mapping)]
     )
 
 
-def shown_rows(found: Table) -> Table:
-    """What the page shows: layers that learn, the first of very many, and no column of zeros; the files have all."""
-    learning = [row for row in found.rows if row.values["learns"] or row.values["name"] == "all"]
-    kept = learning if len(learning) <= SHOWN_ROWS else [*learning[: SHOWN_ROWS - 1], learning[-1]]
-    more = len(found.rows) - len(kept)
-    caption = f"{found.caption} ({more:,} others are in the CSV and JSON files)" if more else found.caption
-    unused = {key for key in ("gradient_kib", "accumulator_kib") if not any(row.values[key] for row in kept)}
-    columns = [replace(column, files_only=True) if column.key in unused else column for column in found.columns]
-    return table(found.name, caption, columns, kept)
+def shown_rows(full: Table) -> Table:
+    """Shortens the table for the page: layers that learn, the first of very many, and no column of zeros; the files
+    have all.
+    """
+    learning = [row for row in full.rows if row.values["learns"] or row.values["name"] == "all"]
+    rows = learning if len(learning) <= SHOWN_ROWS else [*learning[: SHOWN_ROWS - 1], learning[-1]]
+    more = len(full.rows) - len(rows)
+    caption = f"{full.caption} ({more:,} others are in the CSV and JSON files)" if more else full.caption
+    unused = {key for key in ("gradient_kib", "accumulator_kib") if not any(row.values[key] for row in rows)}
+    columns = [replace(column, files_only=True) if column.key in unused else column for column in full.columns]
+    return table(full.name, caption, columns, rows)
 
 
-def _row(told: Mapping[object, object]) -> Row:
-    learns = told.get("learns")
-    values: dict[str, Value] = {name: _count(told.get(name)) for name in _COUNTS}
+def _row(layer: Mapping[object, object]) -> Row:
+    learns = layer.get("learns")
+    values: dict[str, Value] = {name: _count(layer.get(name)) for name in _COUNTS}
     for name in BYTES:
         values[name.replace("_bytes", "_kib")] = _in_units(values[name], 1024)
     for name in FLOPS:
         values[name.replace("_flops", "_mflop")] = _in_units(values[name], 1e6)
-    values["name"] = str(told.get("name", ""))[:200]
+    values["name"] = str(layer.get("name", ""))[:200]
     values["learns"] = ", ".join(map(str, learns))[:500] if isinstance(learns, list) else ""
     return Row(values)
 

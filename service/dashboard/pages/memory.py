@@ -57,13 +57,13 @@ def memory_figure(bundle: BundleFacts, data_href: str) -> Figure | None:
         return None
     live = live_bytes(plan)
     peak = max(live, default=0)
-    held = peak / plan.arena_bytes if plan.arena_bytes else 0.0
+    share = peak / plan.arena_bytes if plan.arena_bytes else 0.0
     full = memory_table(plan)
     return Figure(
         id="memory-plan",
         title="Memory plan",
         note=f"Each box is a value: its bytes in the arena, from its first to its last kernel call. At the peak (call "
-        f"{live.index(peak) if live else 0}) {fmt.size(peak)} live at once, {fmt.percent(held)} of the arena's "
+        f"{live.index(peak) if live else 0}) {fmt.size(peak)} live at once, {fmt.percent(share)} of the arena's "
         f"{fmt.size(plan.arena_bytes)} (dashed).{_of_which(bundle)}",
         legend=(("box-forward", "made in forward"), ("box-backward", "in backward"), ("box-update", "in update")),
         drawing=for_screens(lambda width: arena_picture(plan, width), FULL_WIDTH),
@@ -81,7 +81,7 @@ def memory_drawing(
         bundle = built or queries.bundle(session, digest)
         return memory_figure(bundle, "") if bundle else None
 
-    figure = lasting_of(session).recall(("memory plan", digest), draw, lambda made: made.size_bytes if made else 0)
+    figure = lasting_of(session).recall(("memory plan", digest), draw, lambda drawn: drawn.size_bytes if drawn else 0)
     return replace(figure, data_href=data_href) if figure else None
 
 
@@ -93,19 +93,19 @@ def _of_which(bundle: BundleFacts) -> str:
 
 def _largest(full: Table) -> Table:
     # A page of thousands of rows helps nobody: the largest are shown, the files have all.
-    kept = sorted(full.rows, key=lambda row: -int(row.values["size_bytes"] or 0))[:SHOWN_ROWS]
+    largest = sorted(full.rows, key=lambda row: -int(row.values["size_bytes"] or 0))[:SHOWN_ROWS]
     caption = f"The {SHOWN_ROWS} largest of {len(full.rows):,} values of the arena (the CSV and JSON files have all)"
-    return table(full.name, caption, full.columns, kept)
+    return table(full.name, caption, full.columns, largest)
 
 
 def ways_figure(bundle: BundleFacts) -> Figure | None:
-    """What less memory would cost; None where there is no choice."""
+    """Draws the cost of less memory; None where there is no choice."""
     ways = memory_plan.ways(bundle)
     if len({way.needed_bytes for way in ways}) < 2:
         return None
     least = min(ways, key=lambda way: way.needed_bytes)
     rows = [
-        Row({"way": w.name, "needed_bytes": w.needed_bytes, "flops_ratio": w.flops_ratio, "taken": w.taken or None})
+        Row({"way": w.name, "needed_bytes": w.needed_bytes, "flops_ratio": w.flops_ratio, "taken": w.is_chosen or None})
         for w in ways
     ]
     return Figure(

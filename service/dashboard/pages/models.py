@@ -67,7 +67,7 @@ class ModelPage:
     address: str
     facts: tuple[Fact, ...]
     figures: tuple[KeyFigure, ...]
-    shown: Built
+    built: Built
     choices: tuple[tuple[str, str, bool], ...]
     """(label, address, whether it is the one shown): bundles whose graph may be looked at."""
     graph: Figure | None
@@ -82,18 +82,18 @@ class ModelPage:
 
 def models_table(session: Session) -> Table:
     """Every model that bundles were made of."""
-    rows = [_model_row(one) for one in model_queries.models(session)]
+    rows = [_model_row(model) for model in model_queries.models(session)]
     return table("models", "Models, those compiled last first", MODEL_COLUMNS, rows)
 
 
 def model_page(session: Session, model_digest: str, plan_digest: str = "", bundle: str = "") -> ModelPage | None:
     """None where nothing was built of it, of that plan, or of that bundle."""
-    made = model_queries.bundles(session, model_digest, plan_digest)
-    shown = next((one for one in made if one.digest == bundle or not bundle), None)
+    bundles = model_queries.bundles(session, model_digest, plan_digest)
+    shown = next((built for built in bundles if built.digest == bundle or not bundle), None)
     whole = queries.bundle(session, shown.digest) if shown is not None else None
     if shown is None or whole is None:
         return None
-    digests = [one.digest for one in made]
+    digests = [built.digest for built in bundles]
     address = addresses.plan(model_digest, plan_digest) if plan_digest else addresses.model(model_digest)
     graph = layer_graph(whole)
     learns = learning_table(whole)
@@ -103,53 +103,53 @@ def model_page(session: Session, model_digest: str, plan_digest: str = "", bundl
         address=address,
         facts=_facts(model_digest, shown),
         figures=_figures(whole, graph),
-        shown=shown,
+        built=shown,
         choices=tuple(
             (
-                f"{one.plan_name} for {one.target}",
-                addresses.with_query(address, (("bundle", one.digest),)),
-                one.digest == shown.digest,
+                f"{built.plan_name} for {built.target}",
+                addresses.with_query(address, (("bundle", built.digest),)),
+                built.digest == shown.digest,
             )
-            for one in made
+            for built in bundles
         ),
         graph=_graph_figure(graph, shown) if graph is not None else None,
         graph_is_whole=graph is not None and graph.is_whole,
         learning=shown_rows(learns) if learns is not None else None,
         memory=memory_drawing(session, whole.digest, built=whole),
-        bundles=_bundle_table(made),
-        best=_best_table(made, model_queries.best(session, digests)),
+        bundles=_bundle_table(bundles),
+        best=_best_table(bundles, model_queries.best(session, digests)),
         jobs=job_table(model_queries.jobs(session, model_digest, plan_digest, ROWS), "Newest compile jobs"),
         runs=run_table(model_queries.runs(session, digests, ROWS), "Newest runs", short=True),
     )
 
 
-def _model_row(one: ModelFacts) -> Row:
+def _model_row(model: ModelFacts) -> Row:
     values: dict[str, Value] = {
-        "model": one.name,
-        "digest": fmt.short_digest(one.digest),
-        "bundles": one.bundles,
-        "newest_at": fmt.iso(one.newest_at),
+        "model": model.name,
+        "digest": fmt.short_digest(model.digest),
+        "bundles": model.bundles,
+        "newest_at": fmt.iso(model.newest_at),
     }
-    return Row(values, {"model": addresses.model(one.digest)}, anchor=one.digest.replace(":", "-"))
+    return Row(values, {"model": addresses.model(model.digest)}, anchor=model.digest.replace(":", "-"))
 
 
-def _facts(model_digest: str, shown: Built) -> tuple[Fact, ...]:
+def _facts(model_digest: str, built: Built) -> tuple[Fact, ...]:
     return (
         Fact("Model digest", fmt.short_digest(model_digest), hint=model_digest),
-        Fact("Graph and bytes of", f"{shown.plan_name} for {shown.target}"),
-        Fact("Built", f"{fmt.clock_seconds(shown.created_at)} UTC"),
+        Fact("Graph and bytes of", f"{built.plan_name} for {built.target}"),
+        Fact("Built", f"{fmt.clock_seconds(built.created_at)} UTC"),
     )
 
 
 def _figures(whole: BundleFacts, graph: LayerGraph | None) -> tuple[KeyFigure, ...]:
     counts = memory_plan.learning(whole)
-    gradients, kept = (_total(whole, name) for name in ("gradient_bytes", "kept_bytes"))
+    gradients, activations = (_total(whole, name) for name in ("gradient_bytes", "kept_bytes"))
     layers = len(graph.rows) + graph.left_out if graph is not None else None
     share = fmt.percent(counts[0] / counts[1]) if counts else ""
     sizes = (
         ("Weights", memory_plan.planned_bytes(whole, "weights_bytes"), "in memory"),
         ("Gradients", gradients, "stored before they are applied"),
-        ("Activations", kept, "kept for the backward pass"),
+        ("Activations", activations, "kept for the backward pass"),
         ("Optimizer state", memory_plan.planned_bytes(whole, "optimizer_bytes"), "in memory"),
         ("Arena", memory_plan.planned_bytes(whole, "arena_bytes"), "one training step"),
     )
@@ -161,24 +161,24 @@ def _figures(whole: BundleFacts, graph: LayerGraph | None) -> tuple[KeyFigure, .
 
 
 def _total(whole: BundleFacts, name: str) -> int | None:
-    told = whole.compile_report.get("plan")
-    totals = told.get("totals") if isinstance(told, dict) else None
+    plan = whole.compile_report.get("plan")
+    totals = plan.get("totals") if isinstance(plan, dict) else None
     value = totals.get(name) if isinstance(totals, dict) else None
     return value if isinstance(value, int) else None
 
 
-def _graph_figure(graph: LayerGraph, shown: Built) -> Figure:
+def _graph_figure(graph: LayerGraph, built: Built) -> Figure:
     rows = [
         Row(
             {
-                "group": one.name,
-                "alike": one.alike if one.alike > 1 else None,
-                "operators": ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in one.operators),
-                "before": one.before,
-                **{phase: one.after.get(phase) or None for phase in PHASES},
+                "group": group.name,
+                "alike": group.alike if group.alike > 1 else None,
+                "operators": ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in group.operators),
+                "before": group.before,
+                **{phase: group.after.get(phase) or None for phase in PHASES},
             }
         )
-        for one in graph.groups
+        for group in graph.groups
     ]
     more = f" {fmt.plural(graph.left_out, 'more layer')} of the file are not told." if graph.left_out else ""
     return Figure(
@@ -186,50 +186,50 @@ def _graph_figure(graph: LayerGraph, shown: Built) -> Figure:
         title="The graph before and after the plan",
         drawing=for_screens(lambda width: lanes(graph.groups, width), FULL_WIDTH),
         note=f"From input to output, {fmt.plural(len(graph.rows), 'layer')} in {fmt.plural(len(rows), 'group')}: first "
-        f"the model, then what the step of {shown.plan_name} does for it. Where a lane is empty, nothing is computed: "
+        f"the model, then what the step of {built.plan_name} does for it. Where a lane is empty, nothing is computed: "
         f"gradients stop there, or nothing learns.{more}",
         legend=(("of-model", "model"), *((f"phase-{phase}", phase) for phase in PHASES)),
         table=table("graph", "Layers by group", GROUP_COLUMNS, rows),
     )
 
 
-def _bundle_table(made: Sequence[Built]) -> Table:
-    return table("bundles", "Bundles", BUNDLE_COLUMNS, [_bundle_row(one) for one in made])
+def _bundle_table(bundles: Sequence[Built]) -> Table:
+    return table("bundles", "Bundles", BUNDLE_COLUMNS, [_bundle_row(built) for built in bundles])
 
 
-def _bundle_row(one: Built) -> Row:
-    counts = memory_plan.learning(one.facts)
+def _bundle_row(built: Built) -> Row:
+    counts = memory_plan.learning(built.facts)
     planned = {
-        name: memory_plan.planned_bytes(one.facts, f"{name}_bytes")
+        name: memory_plan.planned_bytes(built.facts, f"{name}_bytes")
         for name in ("weights", "optimizer", "arena", "peak")
     }
     values = {
-        "plan": one.plan_name,
-        "target": one.target,
+        "plan": built.plan_name,
+        "target": built.target,
         "learn": 100 * counts[0] / counts[1] if counts else None,
         **{f"{name}_mib": value / MIB if value is not None else None for name, value in planned.items()},
-        "bundle_mib": one.size_bytes / MIB,
-        "bundle": fmt.short_digest(one.digest),
-        "created_at": fmt.iso(one.created_at),
+        "bundle_mib": built.size_bytes / MIB,
+        "bundle": fmt.short_digest(built.digest),
+        "created_at": fmt.iso(built.created_at),
     }
-    links = {"plan": addresses.plan(one.model_digest, one.plan_digest), "bundle": addresses.bundle(one.digest)}
+    links = {"plan": addresses.plan(built.model_digest, built.plan_digest), "bundle": addresses.bundle(built.digest)}
     return Row(values, links)
 
 
-def _best_table(made: Sequence[Built], found: Sequence[Best]) -> Table:
-    by_digest = {one.digest: one for one in made}
+def _best_table(bundles: Sequence[Built], bests: Sequence[Best]) -> Table:
+    by_digest = {built.digest: built for built in bundles}
     rows = [
         Row(
             {
-                "device": one.device_name,
-                "class": one.measurement_class,
-                "plan": by_digest[one.bundle_digest].plan_name,
-                "target": by_digest[one.bundle_digest].target,
-                "median_ms": one.median_us / 1000,
-                "runs": one.runs,
+                "device": best.device_name,
+                "class": best.measurement_class,
+                "plan": by_digest[best.bundle_digest].plan_name,
+                "target": by_digest[best.bundle_digest].target,
+                "median_ms": best.median_us / 1000,
+                "runs": best.runs,
             },
-            {"device": addresses.device(one.device_id), "median_ms": addresses.run(one.run_id)},
+            {"device": addresses.device(best.device_id), "median_ms": addresses.run(best.run_id)},
         )
-        for one in found
+        for best in bests
     ]
     return table("best", "Best valid result per device", BEST_COLUMNS, rows)

@@ -34,7 +34,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class OverviewPage:
-    """What the first page shows."""
+    """The contents of the first page."""
 
     counts: tuple[Count, ...]
     open_runs: Table

@@ -1,4 +1,4 @@
-"""What waits, for what, why, and when it may start: by lane, by class of board, and the compiles."""
+"""The work that waits, for what, why, and when it may start: by lane, by class of board, and the compiles."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ JOB_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class LanePart:
-    """One lane, explained."""
+    """A lane, explained."""
 
     name: str
     id: str
@@ -73,14 +73,14 @@ class LanePart:
     is_stuck: bool
     """No device takes it now."""
     devices: tuple[str, ...]
-    """What keeps each device, those that fit first."""
+    """Reasons that keep each device, those that fit first."""
     runs: Table
     more: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePage:
-    """What the page of the queue shows."""
+    """The contents of the queue's page."""
 
     runs: int
     stuck: int
@@ -99,25 +99,29 @@ def queue_page(session: Session, settings: Settings, lane_id: str = "") -> Queue
     """The queue, or one lane of it."""
     there = device_standings(session, settings)
     lanes = waiting_lanes(session, there)
-    chosen = [one for one in lanes if one.lane.id == lane_id]
-    shown, rows = (chosen, LANE_ROWS) if lane_id else (lanes[:EXPLAINED], FIRST_ROWS)
-    first = {one.lane.id: _first(session, one.lane, rows) for one in shown}
+    chosen = [waiting for waiting in lanes if waiting.lane.id == lane_id]
+    explained, rows = (chosen, LANE_ROWS) if lane_id else (lanes[:EXPLAINED], FIRST_ROWS)
+    first = {waiting.lane.id: _first(session, waiting.lane, rows) for waiting in explained}
     ids = [run.id for runs in first.values() for run in runs]
-    facts = {one.id: one for one in queries.runs_by_id(session, ids)}
-    parts = [_part(session, settings, one, first[one.lane.id], facts) for one in shown if first[one.lane.id]]
+    facts = {run.id: run for run in queries.runs_by_id(session, ids)}
+    parts = [
+        _part(session, settings, waiting, first[waiting.lane.id], facts)
+        for waiting in explained
+        if first[waiting.lane.id]
+    ]
     compiles = session.scalar(select(func.count()).where(Job.state == "queued")) or 0
-    jobs, said = ((), "") if lane_id else _jobs(session, settings)
+    jobs, jobs_say = ((), "") if lane_id else _jobs(session, settings)
     return QueuePage(
-        runs=sum(one.runs for one in lanes),
-        stuck=sum(one.runs for one in lanes if not one.takers),
+        runs=sum(waiting.runs for waiting in lanes),
+        stuck=sum(waiting.runs for waiting in lanes if not waiting.takers),
         compiles=compiles,
         lanes=table(
-            "lanes", "By what they wait for, the oldest first", LANE_COLUMNS, [_lane_row(one) for one in lanes]
+            "lanes", "By what they wait for, the oldest first", LANE_COLUMNS, [_lane_row(waiting) for waiting in lanes]
         ),
         classes=_classes(lanes, there),
         parts=tuple(parts),
         jobs=table("jobs", "Compiles that wait, the oldest first", JOB_COLUMNS, jobs),
-        jobs_say=said,
+        jobs_say=jobs_say,
         chosen=lane_id,
     )
 
@@ -131,39 +135,41 @@ def lane_name(lane: Lane) -> str:
     return " · ".join([lane.device_class, *bundle, *wants])
 
 
-def _lane_row(found: WaitingLane) -> Row:
+def _lane_row(waiting: WaitingLane) -> Row:
     values: dict[str, Value] = {
-        "lane": lane_name(found.lane),
-        "runs": found.runs,
-        "takers": _takers(found.devices),
-        "oldest_at": fmt.iso(found.oldest_at),
+        "lane": lane_name(waiting.lane),
+        "runs": waiting.runs,
+        "takers": _takers(waiting.devices),
+        "oldest_at": fmt.iso(waiting.oldest_at),
     }
-    notes = {"lane": _wished(found)} if found.lane.device_id else {}
-    return Row(values, {"lane": addresses.page("queue", ("lane", found.lane.id))}, notes, anchor=found.lane.id)
+    notes = {"lane": _wished(waiting)} if waiting.lane.device_id else {}
+    return Row(values, {"lane": addresses.page("queue", ("lane", waiting.lane.id))}, notes, anchor=waiting.lane.id)
 
 
-def _wished(found: WaitingLane) -> str:
-    names = [one.device.name for one in found.devices]
-    return f"only {names[0]}" if names else f"only {found.lane.device_id}"
+def _wished(waiting: WaitingLane) -> str:
+    names = [standing.device.name for standing in waiting.devices]
+    return f"only {names[0]}" if names else f"only {waiting.lane.device_id}"
 
 
 def _takers(devices: Sequence[Standing]) -> str:
     """`1 free, 2 busy`, or what keeps those that could."""
     if not devices:
         return "nobody: no enrolled device fits"
-    counted = Counter(one.now for one in devices)
-    said = ", ".join(f"{counted[now]} {now}" for now in ("free", "busy", "held", "away", "quarantined") if counted[now])
-    return said if counted["free"] or counted["busy"] else f"nobody now: {said}"
+    counted = Counter(standing.now for standing in devices)
+    counts = ", ".join(
+        f"{counted[now]} {now}" for now in ("free", "busy", "held", "away", "quarantined") if counted[now]
+    )
+    return counts if counted["free"] or counted["busy"] else f"nobody now: {counts}"
 
 
 def _classes(lanes: Sequence[WaitingLane], devices: Sequence[Standing]) -> Table:
     rows = []
-    for name in sorted({one.device.device_class for one in devices}):
-        mine = [one for one in devices if one.device.device_class == name]
-        takers = {Taker.of(one.device) for one in mine}
-        runs = sum(one.runs for one in lanes if any(taker.may_take(one.lane) for taker in takers))
-        counted = Counter(one.now for one in mine)
-        kept = ", ".join(f"{counted[now]} {now}" for now in ("held", "away", "quarantined") if counted[now])
+    for name in sorted({standing.device.device_class for standing in devices}):
+        of_class = [standing for standing in devices if standing.device.device_class == name]
+        takers = {Taker.of(standing.device) for standing in of_class}
+        runs = sum(waiting.runs for waiting in lanes if any(taker.may_take(waiting.lane) for taker in takers))
+        counted = Counter(standing.now for standing in of_class)
+        unavailable = ", ".join(f"{counted[now]} {now}" for now in ("held", "away", "quarantined") if counted[now])
         rows.append(
             Row(
                 {
@@ -171,7 +177,7 @@ def _classes(lanes: Sequence[WaitingLane], devices: Sequence[Standing]) -> Table
                     "runs": runs,
                     "free": counted["free"],
                     "busy": counted["busy"],
-                    "kept": kept or None,
+                    "kept": unavailable or None,
                 },
                 {"device_class": addresses.page("devices", ("class", name))},
             )
@@ -181,33 +187,33 @@ def _classes(lanes: Sequence[WaitingLane], devices: Sequence[Standing]) -> Table
 
 def _first(session: Session, lane: Lane, most: int) -> Sequence[Run]:
     """The lane's oldest runs; none if it has been emptied meanwhile."""
-    mine = select(Run).where(Run.queued_in == lane.id, Run.queue_deadline_at > time.time())
-    return session.scalars(mine.order_by(Run.created_at, Run.id).limit(most)).all()
+    query = select(Run).where(Run.queued_in == lane.id, Run.queue_deadline_at > time.time())
+    return session.scalars(query.order_by(Run.created_at, Run.id).limit(most)).all()
 
 
 def _part(
-    session: Session, settings: Settings, found: WaitingLane, runs: Sequence[Run], facts: Mapping[str, RunFacts]
+    session: Session, settings: Settings, waiting: WaitingLane, runs: Sequence[Run], facts: Mapping[str, RunFacts]
 ) -> LanePart:
     first = runs[0]
     there = standings(session, settings, Wish.of(session, first), first)
-    fitting = [one for one in there if one.fits]
-    seen = forecast(session, settings, first, fitting)
-    starts = [seen.start_at, *later_starts(session, first, fitting, seen, len(runs) - 1)] if seen else []
+    fitting = [standing for standing in there if standing.fits]
+    outlook = forecast(session, settings, first, fitting)
+    starts = [outlook.start_at, *later_starts(session, first, fitting, outlook, len(runs) - 1)] if outlook else []
     rows = [
-        _run_row(facts[run.id], place, starts[place - 1] if starts else None, found.lane.id)
+        _run_row(facts[run.id], place, starts[place - 1] if starts else None, waiting.lane.id)
         for place, run in enumerate(runs, start=1)
         if run.id in facts
     ]
-    name = lane_name(found.lane)
+    name = lane_name(waiting.lane)
     return LanePart(
         name=name,
-        id=f"runs-{found.lane.id}",
-        href=addresses.page("queue", ("lane", found.lane.id)),
-        says=waiting_words(first, there, seen)[1],
+        id=f"runs-{waiting.lane.id}",
+        href=addresses.page("queue", ("lane", waiting.lane.id)),
+        says=waiting_words(first, there, outlook)[1],
         is_stuck=not fitting,
-        devices=tuple(f"{one.device.name} {one.says}" for one in there[:10]),
+        devices=tuple(f"{standing.device.name} {standing.says}" for standing in there[:10]),
         runs=table("runs", f"Waiting for {name}", RUN_COLUMNS, rows),
-        more=max(0, found.runs - len(rows)),
+        more=max(0, waiting.runs - len(rows)),
     )
 
 
@@ -239,19 +245,19 @@ def _for_senders(*actions: Action) -> tuple[Action, ...]:
 def _jobs(session: Session, settings: Settings) -> tuple[list[Row], str]:
     """The compiles that wait, and why the first one does."""
     waiting = select(Job).where(Job.state == "queued").order_by(Job.created_at, Job.id).limit(JOB_ROWS)
-    found = session.scalars(waiting).all()
-    if not found:
+    jobs = session.scalars(waiting).all()
+    if not jobs:
         return [], ""
-    said = job_why.why(session, settings, found[0])
-    place = said.waiting.position if said.waiting else 1
-    start_at = said.waiting.expected_start_at if said.waiting else None
-    facts = {one.id: one for one in queries.jobs_by_id(session, [job.id for job in found])}
+    explanation = job_why.why(session, settings, jobs[0])
+    place = explanation.waiting.position if explanation.waiting else 1
+    start_at = explanation.waiting.expected_start_at if explanation.waiting else None
+    facts = {job.id: job for job in queries.jobs_by_id(session, [job.id for job in jobs])}
     rows = [
         _job_row(facts[job.id], place + later, start_at if not later else None)
-        for later, job in enumerate(found)
+        for later, job in enumerate(jobs)
         if job.id in facts
     ]
-    return rows, said.says
+    return rows, explanation.says
 
 
 def _job_row(entry: JobFacts, place: int, start_at: float | None) -> Row:

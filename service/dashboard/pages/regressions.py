@@ -77,7 +77,7 @@ class OpenChange:
 
 @dataclass(frozen=True, slots=True)
 class RegressionsPage:
-    """What the page shows."""
+    """The contents of the page."""
 
     open: tuple[OpenChange, ...]
     changes: Table
@@ -88,9 +88,9 @@ class RegressionsPage:
 
 def regressions_page(session: Session, run_id: str = "", refused: Form | None = None) -> RegressionsPage:
     """`run_id`: show the history of what that run did. `refused`: a form that comes back."""
-    found = newest_changes(session, MOST_CHANGES)
-    names = device_names(session, [change.device_id for change, _ in found])
-    views = [change_view(change, is_last=is_last) for change, is_last in found]
+    changes = newest_changes(session, MOST_CHANGES)
+    names = device_names(session, [change.device_id for change, _ in changes])
+    views = [change_view(change, is_last=is_last) for change, is_last in changes]
     waiting = [view for view in views if view.state == "open"][:MOST_OPEN]
     return RegressionsPage(
         open=tuple(_open(view, names, refused) for view in waiting),
@@ -139,44 +139,44 @@ def _change_row(view: ChangeView, names: Mapping[str, str]) -> Row:
 
 
 def _works(session: Session) -> Table:
-    """What more than one compiler's bundles did, and whether the last one's are slower."""
-    found = over_compilers(session, MOST_WORKS)
-    pairs = [(one, change) for one in found if (change := one.newest_change) is not None]
+    """Tabulates the work that more than one compiler's bundles did, and whether the last one's are slower."""
+    works = over_compilers(session, MOST_WORKS)
+    pairs = [(work, change) for work in works if (change := work.newest_change) is not None]
     ids = [run.run_id for _, change in pairs for run in change]
     facts = {run.id: run for run in queries.with_reports(session, queries.runs_by_id(session, ids))}
-    known = variations(session, {one.device_id for one in found}, judged=ids)
-    notes = _notes(session, found)
+    variability = variations(session, {work.device_id for work in works}, judged=ids)
+    notes = _notes(session, works)
     rows = [
-        _work_row(one, facts[before.run_id], facts[after.run_id], (before, after), known, notes)
-        for one, (before, after) in pairs
+        _work_row(work, facts[before.run_id], facts[after.run_id], (before, after), variability, notes)
+        for work, (before, after) in pairs
         if before.run_id in facts and after.run_id in facts
     ]
     return table("works", "Your own runs, before and after a change of the compiler", WORK_COLUMNS, rows)
 
 
-def _notes(session: Session, found: Sequence[OverCompilers]) -> Mapping[str, str]:
+def _notes(session: Session, works: Sequence[OverCompilers]) -> Mapping[str, str]:
     """By id, of runs of each work's newest compiler: what people noted there is what is known of its times."""
-    ids = [run.run_id for one in found for run in one.runs if run.compiler == one.runs[-1].compiler]
+    ids = [run.run_id for work in works for run in work.runs if run.compiler == work.runs[-1].compiler]
     noted = session.execute(select(Run.id, Run.note).where(Run.id.in_(ids), Run.note != "").order_by(Run.id))
     return {str(row.id): str(row.note) for row in noted}
 
 
 def _work_row(
-    one: OverCompilers,
+    work: OverCompilers,
     before: RunFacts,
     after: RunFacts,
     change: tuple[Timed, Timed],
-    known: Mapping[str, Variation],
+    variability: Mapping[str, Variation],
     noted: Mapping[str, str],
 ) -> Row:
     compilers = " to ".join(fmt.short_digest(run.compiler) for run in change)
-    said = _said(before, after, known)
-    note = next((noted[run.run_id] for run in reversed(one.runs) if run.run_id in noted), "")
-    may_say = "slower" in said and visitors.current().may("submit")
+    finding = _finding(before, after, variability)
+    note = next((noted[run.run_id] for run in reversed(work.runs) if run.run_id in noted), "")
+    may_say = "slower" in finding and visitors.current().may("submit")
     values: dict[str, Value] = {
-        "work": f"{one.model_name} · {one.plan_name}",
-        "state": ("acknowledged" if note else "open") if "slower" in said else None,
-        "said": said,
+        "work": f"{work.model_name} · {work.plan_name}",
+        "state": ("acknowledged" if note else "open") if "slower" in finding else None,
+        "said": finding,
         "note": note or ("say why" if may_say else None),
         "after_ms": after.median_ms,
         "before_ms": before.median_ms,
@@ -186,44 +186,46 @@ def _work_row(
     }
     links = {
         "work": addresses.page("regressions", ("of", after.id)),
-        "device": addresses.device(one.device_id),
+        "device": addresses.device(work.device_id),
         "see": addresses.compare([before.id, after.id]),
         **({"note": f"{addresses.run(after.id)}#about"} if may_say and not note else {}),
     }
-    notes = {"work": f"{one.target}, {fmt.plural(len(one.runs), 'valid run')} lately"}
+    notes = {"work": f"{work.target}, {fmt.plural(len(work.runs), 'valid run')} lately"}
     medians = f"step median {fmt.latency(after.median_ms)}, was {fmt.latency(before.median_ms)}"
     return Row(values, links, notes, narrow_notes={"said": medians})
 
 
-def _said(before: RunFacts, after: RunFacts, known: Mapping[str, Variation]) -> str:
-    """Of two runs that were made apart: at most that one is likely slower."""
-    found = [one for one in comparison.obstacles([before, after]) if one.quantity == "time"]
-    if found:
-        return f"not comparable: {found[0].reason}"
-    told = comparison.time_difference(before, after, known)
-    if told is None:
+def _finding(before: RunFacts, after: RunFacts, variability: Mapping[str, Variation]) -> str:
+    """Judges two runs that were made apart: at most that one is likely slower."""
+    obstacles = [obstacle for obstacle in comparison.obstacles([before, after]) if obstacle.quantity == "time"]
+    if obstacles:
+        return f"not comparable: {obstacles[0].reason}"
+    difference = comparison.time_difference(before, after, variability)
+    if difference is None:
         return "cannot tell: a report is missing"
-    if told.interval is None:
-        silent = comparison.no_rank(before, known) or comparison.no_rank(after, known)
+    if difference.interval is None:
+        silent = comparison.no_rank(before, variability) or comparison.no_rank(after, variability)
         return f"cannot tell: {silent}" if silent else "cannot tell"
-    return told.words
+    return difference.words
 
 
 def _figure(session: Session, run_id: str) -> Figure | None:
-    found = history_of(session, run_id)
-    if found is None:
+    history = history_of(session, run_id)
+    if history is None:
         return None
-    points = [_point(run) for run in found.runs]
+    points = [_point(run) for run in history.runs]
     changes = [
         HistoryChange(run.at, f"compiler {fmt.short_digest(run.compiler)} from here on")
-        for before, run in zip(found.runs, found.runs[1:], strict=False)
+        for before, run in zip(history.runs, history.runs[1:], strict=False)
         if before.compiler != run.compiler
     ]
-    rows = [_run_row(run) for run in found.runs[::-1]]
-    device = session.scalar(select(Device.name).where(Device.id == found.device_id)) or found.device_id
-    note = f"{fmt.plural(len(found.runs), 'run')} by bundles of {fmt.plural(len(found.compilers), 'compiler')}: the \
+    rows = [_run_row(run) for run in history.runs[::-1]]
+    device = session.scalar(select(Device.name).where(Device.id == history.device_id)) or history.device_id
+    note = (
+        f"{fmt.plural(len(history.runs), 'run')} by bundles of {fmt.plural(len(history.compilers), 'compiler')}: the \
 same model, plan, spec, settings and data. Runs were made apart, so the device's weather is in them too."
-    title = f"{found.model_name} · {found.plan_name} on {device} ({found.target})"
+    )
+    title = f"{history.model_name} · {history.plan_name} on {device} ({history.target})"
     drawing = for_screens(lambda width: history_plot(points, changes, width), FULL_WIDTH)
     return Figure("history", title, drawing, note, LEGEND, table("runs", "Its runs, newest first", RUN_COLUMNS, rows))
 

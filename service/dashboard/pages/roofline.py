@@ -1,4 +1,4 @@
-"""What a run's kernels reached of what the best ones did: the roof that runs show of their device.
+"""The roofline of a run: what its kernels reached of what the best ones did, the roof that runs show of their device.
 
 The roofs are measured, by runs: the highest rate of arithmetic, and the highest rate of bytes, of kernels that take at
 least 0.1% of the time. Operands that stay in a cache can beat the second. Of which runs: `device_roof.py`.
@@ -61,18 +61,19 @@ def roof_of(kernels: Sequence[KernelTime]) -> Roof | None:
     return Roof(rate, traffic) if rate > 0 and traffic > 0 else None
 
 
-def roofline_figure(kernels: Sequence[KernelTime], seen: SeenRoof, source: str) -> Figure:
+def roofline_figure(kernels: Sequence[KernelTime], device_roof: SeenRoof, source: str) -> Figure:
     """The plot. `source`: the kernels' JSON table."""
-    roof = seen.roof
+    roof = device_roof.roof
     points = [
         RoofPoint(kernel.name, kernel.phase, kernel.flops / moved, _gflop_per_s(kernel), f"kernel-{kernel.index}")
         for kernel in kernels
         if kernel.flops and kernel.us > 0 and (moved := kernel.bytes_read + kernel.bytes_written)
     ]
+    reached = f"{fmt.significant(roof.gflop_per_s)} GFLOP/s and {fmt.significant(roof.gb_per_s)} GB/s"
     note = (
-        f"The roofs are the best that kernels of {seen.words} reached: {fmt.significant(roof.gflop_per_s)} GFLOP/s and "
-        f"{fmt.significant(roof.gb_per_s)} GB/s, both measured. They are no limits of the hardware, which may allow "
-        f"more. “Of roof” in the table is against them. Kernels that compute nothing are not shown."
+        f"The roofs are the best that kernels of {device_roof.words} reached: {reached}, both measured. They are no "
+        f"limits of the hardware, which may allow more. “Of roof” in the table is against them. Kernels that compute "
+        f"nothing are not shown."
     )
     drawing = for_screens(lambda width: roofline_plot(points, roof.gflop_per_s, roof.gb_per_s, width), FULL_WIDTH)
     return Figure("roofline", "Roofline", drawing, note, LEGEND, chart=_chart(points, roof, source))

@@ -1,4 +1,4 @@
-"""One run: what was measured, whether it counts, where its time and memory went, and everything to download."""
+"""The page of a run: what was measured, whether it counts, where its time and memory went, and all downloads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from service.dashboard.pages.run_figures import kernel_table
 from service.dashboard.pages.run_progress import progress_facts
 from service.dashboard.pages.run_summary import chips, downloads, key_figures
 from service.dashboard.pages.schedules import schedule_table
-from service.dashboard.pages.sustained import found_in as curve_in
 from service.dashboard.pages.sustained import sustained_facts
+from service.dashboard.pages.sustained import sustained_view as curve_in
 from service.dashboard.pages.timeline import timeline_note
 from service.dashboard.pages.training import training_notice, validation_table
-from service.dashboard.pages.turns import found_in, turns_facts, turns_table
+from service.dashboard.pages.turns import comparison_view, turns_facts, turns_table
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, environment_facts
 from service.dashboard.tables import Table, thinned
 from service.store.database.models import OPEN_RUN_STATES, Run
@@ -37,7 +37,7 @@ from service.work.runs.why import TryWhy, why
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """What the page of one run shows."""
+    """The contents of a run's page."""
 
     run: RunFacts
     chips: tuple[Chip, ...]
@@ -49,7 +49,7 @@ class RunPage:
     loss: Figure | None
     training_notice: str
     remarks: list[RunWarning]
-    """What is odd about its data."""
+    """Remarks on what is odd about its data."""
     validations: Table | None
     evaluation: Table | None
     kernel_figures: tuple[Figure, ...]
@@ -67,7 +67,7 @@ class RunPage:
     """Why it is where it is."""
     waiting: Table | None
     progress: tuple[Fact, ...]
-    """Of an open run."""
+    """Progress of an open run."""
     log: tuple[EventFacts, ...]
     tries: tuple[TryWhy, ...]
     attempts: Table
@@ -101,7 +101,7 @@ class RunPage:
 
     @property
     def announcement(self) -> str:
-        """What a screen reader is told when it changes: not every step, only every tenth of the run."""
+        """Text that a screen reader reads out when it changes: not every step, only every tenth of the run."""
         if not self.is_open or not self.run.steps:
             return self.run.state
         return f"{self.run.state}, {10 * (10 * self.run.steps_done // self.run.steps)}% of the steps done"
@@ -110,56 +110,59 @@ class RunPage:
 def run_page(
     session: Session, settings: Settings, run_id: str, sort: str = "", *, find: str = "", form: Form | None = None
 ) -> RunPage | None:
-    """One run, or None when there is no such run. `sort` orders the per-kernel table, of which those are shown that
-    have `find` in their names. `form`: name, tags and note as they were typed, where that was refused."""
-    found = queries.run(session, run_id)
-    if found is None:
+    """Makes the page of a run; None when there is no such run. `sort` orders the per-kernel table, of which those are
+    shown that have `find` in their names. `form`: name, tags and note as they were typed, where that was refused.
+    """
+    run = queries.run(session, run_id)
+    if run is None:
         return None
-    report = found.report
+    report = run.report
     row = session.get_one(Run, run_id)
-    said = why(session, settings, row)
-    turns, curve = found_in(session, found), curve_in(found)
-    is_open = found.state in OPEN_RUN_STATES
-    steps = sent.steps(session, found.id) if report is None else []
-    seen = seen_roof(session, found)
-    drawn = drawings(session, found, curve, steps, seen)
-    validations = validations_of(session, found)
+    explanation = why(session, settings, row)
+    turns, curve = comparison_view(session, run), curve_in(run)
+    is_open = run.state in OPEN_RUN_STATES
+    steps = sent.steps(session, run.id) if report is None else []
+    device_roof = seen_roof(session, run)
+    drawn = drawings(session, run, curve, steps, device_roof)
+    validations = validations_of(session, run)
     kernels = report.kernels if report else ()
     return RunPage(
-        run=found,
-        chips=chips(found),
-        figures=key_figures(found, turns, curve),
-        facts=request_facts(found),
-        conditions=turns_facts(turns) if turns else sustained_facts(curve) if curve else conditions(found),
-        environment=environment_facts(found.environment),
+        run=run,
+        chips=chips(run),
+        figures=key_figures(run, turns, curve),
+        facts=request_facts(run),
+        conditions=turns_facts(turns) if turns else sustained_facts(curve) if curve else conditions(run),
+        environment=environment_facts(run.environment),
         steps=drawn.steps,
         loss=drawn.loss,
         training_notice=training_notice(report.training if report else None),
         remarks=remarks.of_run(session, row),
         validations=thinned(validation_table(validations)) if validations else None,
-        evaluation=evaluation_table(found) if report and report.evaluation_before else None,
+        evaluation=evaluation_table(run) if report and report.evaluation_before else None,
         kernel_figures=drawn.kernels,
-        kernels=_named(kernel_table(kernels, seen.roof if seen else None, sort), find) if kernels else None,
+        kernels=_named(kernel_table(kernels, device_roof.roof if device_roof else None, sort), find)
+        if kernels
+        else None,
         schedules=schedule_table(report.tuning) if report and report.tuning else None,
         turns=turns_table(turns) if turns else None,
         curve=drawn.curve,
         find=find,
         roofline=drawn.roofline,
-        memory=memory_drawing(session, found.bundle_digest, f"{addresses.run(found.id)}/memory"),
+        memory=memory_drawing(session, run.bundle_digest, f"{addresses.run(run.id)}/memory"),
         states=drawn.states,
         states_note=timeline_note(report) if report and drawn.states else "",
-        says=said.says,
-        waiting=waiting_table(said.waiting) if said.waiting else None,
-        progress=progress_facts(found, said.waiting, steps) if is_open else (),
-        log=tuple(sent.log(session, found.id)),
-        tries=tuple(said.tries),
-        attempts=attempt_table(said),
-        downloads=downloads(found),
+        says=explanation.says,
+        waiting=waiting_table(explanation.waiting) if explanation.waiting else None,
+        progress=progress_facts(run, explanation.waiting, steps) if is_open else (),
+        log=tuple(sent.log(session, run.id)),
+        tries=tuple(explanation.tries),
+        attempts=attempt_table(explanation),
+        downloads=downloads(run),
         is_open=is_open,
-        acts=acts(found),
-        about=form or about_form(found),
+        acts=acts(run),
+        about=form or about_form(run),
         copies=copies(row, settings.public_url),
-        citation=citation(session, found),
+        citation=citation(session, run),
     )
 
 

@@ -1,4 +1,4 @@
-"""What people do with a run on its page: stop it, make it again, name it; take it along as a command, or to cite it."""
+"""The actions of people on a run's page: stop it, make it again, name it; take it along as a command, or to cite it."""
 
 from __future__ import annotations
 
@@ -35,36 +35,38 @@ class Words:
     text: str
 
 
-def acts(found: RunFacts) -> tuple[Action, ...]:
+def acts(run: RunFacts) -> tuple[Action, ...]:
     """Buttons, for who may press them."""
     if not visitors.current().may("submit"):
         return ()
-    here, again = addresses.run(found.id), (("once", new_id("again")),)
-    if found.state not in OPEN_RUN_STATES:
-        return (Action(f"{here}/again", "Run again", again, of=found.title),)
+    here, again = addresses.run(run.id), (("once", new_id("again")),)
+    if run.state not in OPEN_RUN_STATES:
+        return (Action(f"{here}/again", "Run again", again, of=run.title),)
     sure = "A queued run ends at once; one on a device ends when the device hears of it, and leaves no weights."
-    return (Action(f"{here}/cancel", "Cancel", sure=sure, of=found.title, is_grave=True),)
+    return (Action(f"{here}/cancel", "Cancel", sure=sure, of=run.title, is_grave=True),)
 
 
-def about_form(found: RunFacts) -> Form | None:
+def about_form(run: RunFacts) -> Form | None:
     """Name, tags and note, for who may change them."""
     if not visitors.current().may("submit"):
         return None
     most = MOST_TAGS * (MOST_TAG + 1)
     fields = (
-        Field("name", "Name", value=found.name, max_length=MOST_NAME),
-        Field("tags", "Tags", value=" ".join(found.tags), hint=TAG_HINT, max_length=most),
-        Field("note", "Note", "area", value=found.note, max_length=MOST_NOTE),
+        Field("name", "Name", value=run.name, max_length=MOST_NAME),
+        Field("tags", "Tags", value=" ".join(run.tags), hint=TAG_HINT, max_length=most),
+        Field("note", "Note", "area", value=run.note, max_length=MOST_NOTE),
     )
-    return Form(ABOUT, "Name, tags, note", f"{addresses.run(found.id)}/about", "Save", fields)
+    return Form(ABOUT, "Name, tags, note", f"{addresses.run(run.id)}/about", "Save", fields)
 
 
 def copies(run: Run, public_url: str) -> tuple[Words, ...]:
     """The same request as a command, as a call of the API, and from Python."""
-    asked = request_of(run, RunAgain()).model_dump(mode="json", exclude_defaults=True)
-    known = settings_of(type(run.settings))
-    taken = {name: value for name, value in asked.items() if name not in known or run.mode in known[name].modes}
-    body = {"bundle": run.bundle_digest, "mode": run.mode, **taken}
+    request = request_of(run, RunAgain()).model_dump(mode="json", exclude_defaults=True)
+    settings = settings_of(type(run.settings))
+    fields = {
+        name: value for name, value in request.items() if name not in settings or run.mode in settings[name].modes
+    }
+    body = {"bundle": run.bundle_digest, "mode": run.mode, **fields}
     return (
         Words("Command line", _command(run, body)),
         Words("curl", _curl(body, public_url)),
@@ -80,7 +82,7 @@ def _command(run: Run, body: Mapping[str, Any]) -> str:
         "validation_dataset": "--validation-dataset",
         "weights": "--weights",
     }
-    options |= {name: known.option for name, known in settings_of(type(run.settings)).items() if known.option}
+    options |= {name: setting.option for name, setting in settings_of(type(run.settings)).items() if setting.option}
     words = [word for name, option in options.items() if name in body for word in _option(option, body[name])]
     words += [word for tag in body.get("where", ()) for word in ("--where", tag)]
     if run.mode == "compare":
@@ -95,11 +97,11 @@ def _option(option: str, value: Any) -> list[str]:
 
 
 def _curl(body: Mapping[str, Any], public_url: str) -> str:
-    sent = shlex.quote(json.dumps(body, ensure_ascii=False))
+    body_text = shlex.quote(json.dumps(body, ensure_ascii=False))
     return (
         f"curl -X POST {shlex.quote(f'{public_url}/runs')} \\\n"
         '  -H "Authorization: Bearer $POCKFARM_API_KEY" -H "Content-Type: application/json" \\\n'
-        f"  -d {sent}"
+        f"  -d {body_text}"
     )
 
 
@@ -113,31 +115,31 @@ def _python(body: Mapping[str, Any]) -> str:
     )
 
 
-def citation(session: Session, found: RunFacts) -> tuple[Words, ...]:
+def citation(session: Session, run: RunFacts) -> tuple[Words, ...]:
     """A sentence to cite, and how to have the whole report; empty without one."""
-    if found.report is None:
+    if run.report is None:
         return ()
     columns = select(Result.digest, Result.recorded_at, Result.log_index)
-    result = session.execute(columns.where(Result.run_id == found.id, Result.state == "recorded")).one()
+    result = session.execute(columns.where(Result.run_id == run.id, Result.state == "recorded")).one()
     place = "" if result.log_index is None else f", entry {result.log_index:,} of the farm's log"
-    measured = f"step median {fmt.latency(found.median_ms)}" if found.median_ms is not None else ""
+    measured = f"step median {fmt.latency(run.median_ms)}" if run.median_ms is not None else ""
     span = (
-        f" ({fmt.latency_span(found.median_ms, found.interval_ms)}, 95%)"
-        if (found.median_ms is not None and found.interval_ms is not None)
+        f" ({fmt.latency_span(run.median_ms, run.interval_ms)}, 95%)"
+        if (run.median_ms is not None and run.interval_ms is not None)
         else ""
     )
-    said = ", ".join(
+    summary = ", ".join(
         part
         for part in (
-            f"{measured}{span}" if found.timing_means_something else "",
-            f"verdict {found.verdict}" if found.verdict else "",
+            f"{measured}{span}" if run.timing_means_something else "",
+            f"verdict {run.verdict}" if run.verdict else "",
         )
         if part
     )
     text = (
-        f"PockFarm run {found.id}: {found.what}, {found.mode} on {found.device_name or 'a device'} "
-        f"({found.device_class or fmt.ABSENT}, {found.measurement_class}), {fmt.clock(result.recorded_at)} UTC; "
-        f"{said + '; ' if said else ''}bundle {found.bundle_digest}, signed report {result.digest}{place}."
+        f"PockFarm run {run.id}: {run.what}, {run.mode} on {run.device_name or 'a device'} "
+        f"({run.device_class or fmt.ABSENT}, {run.measurement_class}), {fmt.clock(result.recorded_at)} UTC; "
+        f"{summary + '; ' if summary else ''}bundle {run.bundle_digest}, signed report {result.digest}{place}."
     )
-    commands = f"pockfarm report {found.id} --md\npockfarm receipt {found.id}"
+    commands = f"pockfarm report {run.id} --md\npockfarm receipt {run.id}"
     return (Words("Sentence", text), Words("With all digests, and proof without the farm", commands))

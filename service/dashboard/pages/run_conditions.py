@@ -1,4 +1,4 @@
-"""What a run was asked to do, and under which conditions it was measured."""
+"""The request of a run, and the conditions under which it was measured."""
 
 from __future__ import annotations
 
@@ -16,65 +16,65 @@ SHARES = ("effect",)
 """Settings that are a share of something."""
 
 
-def request_facts(found: RunFacts) -> tuple[Fact, ...]:
-    device = addresses.device(found.device_id) if found.device_id else ""
-    start = found.start_weights_digest
+def request_facts(run: RunFacts) -> tuple[Fact, ...]:
+    device = addresses.device(run.device_id) if run.device_id else ""
+    start = run.start_weights_digest
     return (
-        Fact("Run", found.id),
-        Fact("Device", found.device_name or found.wanted or "any that fits", device),
-        Fact("Device class", found.device_class or fmt.ABSENT),
-        Fact("Mode", found.mode),
-        *_settings(found.settings),
-        *training_facts(found),
-        Fact("Batch", fmt.number(found.batch)),
-        *([] if found.mode == "compare" else [Fact("Threads", fmt.number(found.threads))]),
-        Fact("Data set", found.dataset_name or "synthetic", hint=found.dataset_digest or ""),
-        *_validation_dataset(found),
+        Fact("Run", run.id),
+        Fact("Device", run.device_name or run.wanted or "any that fits", device),
+        Fact("Device class", run.device_class or fmt.ABSENT),
+        Fact("Mode", run.mode),
+        *_settings(run.settings),
+        *training_facts(run),
+        Fact("Batch", fmt.number(run.batch)),
+        *([] if run.mode == "compare" else [Fact("Threads", fmt.number(run.threads))]),
+        Fact("Data set", run.dataset_name or "synthetic", hint=run.dataset_digest or ""),
+        *_validation_dataset(run),
         Fact("Starts from", fmt.short_digest(start) if start else "the bundle's weights", hint=start or ""),
-        Fact("Bundle", fmt.short_digest(found.bundle_digest), addresses.bundle(found.bundle_digest)),
-        Fact("Bundle size", fmt.size(found.bundle_bytes)),
-        Fact("Created", f"{fmt.clock_seconds(found.created_at)} UTC"),
-        Fact("Queued for", fmt.duration(_between(found.created_at, found.started_at))),
-        Fact("Took", fmt.duration(_between(found.started_at, found.finished_at))),
+        Fact("Bundle", fmt.short_digest(run.bundle_digest), addresses.bundle(run.bundle_digest)),
+        Fact("Bundle size", fmt.size(run.bundle_bytes)),
+        Fact("Created", f"{fmt.clock_seconds(run.created_at)} UTC"),
+        Fact("Queued for", fmt.duration(_between(run.created_at, run.started_at))),
+        Fact("Took", fmt.duration(_between(run.started_at, run.finished_at))),
     )
 
 
-def _validation_dataset(found: RunFacts) -> tuple[Fact, ...]:
-    digest = found.validation_dataset_digest
-    return (Fact("Validated on", found.validation_dataset_name or "", hint=digest),) if digest else ()
+def _validation_dataset(run: RunFacts) -> tuple[Fact, ...]:
+    digest = run.validation_dataset_digest
+    return (Fact("Validated on", run.validation_dataset_name or "", hint=digest),) if digest else ()
 
 
 def _settings(chosen: RunSettings) -> tuple[Fact, ...]:
-    """What its user set, as far as the mode takes it; the threads are told as measured."""
+    """Returns the settings of its user, as far as the mode takes them; the threads are told as measured."""
     kind = type(chosen)
     return tuple(
-        Fact(known.label, _setting(name, getattr(chosen, name), known))
-        for name, known in settings_of(kind).items()
-        if chosen.mode in known.modes
+        Fact(setting.label, _setting(name, getattr(chosen, name), setting))
+        for name, setting in settings_of(kind).items()
+        if chosen.mode in setting.modes
         and name != "threads"
-        and (known.is_shown_unset or getattr(chosen, name) != default_of(kind, name))
+        and (setting.is_shown_unset or getattr(chosen, name) != default_of(kind, name))
     )
 
 
-def _setting(name: str, value: Any, known: Setting) -> str:
+def _setting(name: str, value: Any, setting: Setting) -> str:
     if value is None:
-        value = known.absent or fmt.ABSENT
-    if known.is_flag:
+        value = setting.absent or fmt.ABSENT
+    if setting.is_flag:
         return "yes" if value else "no"
-    if str(value).replace(".", "", 1).isdigit() and (name in SHARES or known.metavar == "SECONDS"):
+    if str(value).replace(".", "", 1).isdigit() and (name in SHARES or setting.metavar == "SECONDS"):
         return fmt.percent(float(value)) if name in SHARES else fmt.duration(float(value))
     return value if isinstance(value, str) else f"{value:,}"
 
 
-def conditions(found: RunFacts) -> tuple[Fact, ...]:
-    report = found.report
+def conditions(run: RunFacts) -> tuple[Fact, ...]:
+    report = run.report
     if report is None or report.measurement is None:
         return ()
     measured = report.measurement
     cold = next((block.load_us for block in measured.blocks if block.cold), None)
     return (
         Fact("Protocol", measured.protocol),
-        Fact("Counts as", _counts_as(found)),
+        Fact("Counts as", _counts_as(run)),
         Fact("Warm-up", fmt.plural(measured.warmup_steps, "step")),
         Fact("Measured", fmt.plural(len(measured.step_us), "step")),
         Fact("Blocks", fmt.number(len(measured.blocks))),
@@ -90,15 +90,15 @@ def conditions(found: RunFacts) -> tuple[Fact, ...]:
     )
 
 
-def _counts_as(found: RunFacts) -> str:
+def _counts_as(run: RunFacts) -> str:
     """Whether it is a benchmark, which a valid profile run of enough blocks is, and else why not."""
-    if found.mode != "profile":
+    if run.mode != "profile":
         return "no benchmark: another mode"
-    if not found.timing_means_something:
+    if not run.timing_means_something:
         return "no benchmark: its times say nothing of a board"
-    if found.verdict != "valid":
-        return f"no benchmark: {found.verdict or 'not judged'}"
-    return "a benchmark" if found.has_interval else f"no benchmark: fewer than {LEAST_BLOCKS} blocks"
+    if run.verdict != "valid":
+        return f"no benchmark: {run.verdict or 'not judged'}"
+    return "a benchmark" if run.has_interval else f"no benchmark: fewer than {LEAST_BLOCKS} blocks"
 
 
 def _between(start: float | None, end: float | None) -> float | None:

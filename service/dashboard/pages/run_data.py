@@ -16,11 +16,11 @@ from service.dashboard.pages.memory import memory_table
 from service.dashboard.pages.run_figures import kernel_table, state_table, step_table
 from service.dashboard.pages.run_progress import sent_table
 from service.dashboard.pages.schedules import schedule_table
-from service.dashboard.pages.sustained import found_in as curve_in
+from service.dashboard.pages.sustained import sustained_view as curve_in
 from service.dashboard.pages.sustained import window_table
 from service.dashboard.pages.timeline import moment_table
 from service.dashboard.pages.training import loss_table, validation_table
-from service.dashboard.pages.turns import found_in, turns_table
+from service.dashboard.pages.turns import comparison_view, turns_table
 from service.dashboard.tables import Column, Row, Table, table
 from service.store.database.models import Run
 from service.work.runs.why import why
@@ -50,65 +50,65 @@ TABLES = (
 
 
 def run_data(session: Session, settings: Settings, run_id: str, name: str, sort: str) -> Table | None:
-    """One of the run's tables by name, all of its rows; None when there is no such run or table."""
-    found = queries.run(session, run_id)
-    if found is None or name not in TABLES:
+    """Returns one of the run's tables by name, all of its rows; None when there is no such run or table."""
+    run = queries.run(session, run_id)
+    if run is None or name not in TABLES:
         return None
     if name in ("attempts", "waiting"):
-        said = why(session, settings, session.get_one(Run, run_id))
-        waiting = waiting_table(said.waiting) if said.waiting else None
-        return attempt_table(said) if name == "attempts" else waiting
+        explanation = why(session, settings, session.get_one(Run, run_id))
+        waiting = waiting_table(explanation.waiting) if explanation.waiting else None
+        return attempt_table(explanation) if name == "attempts" else waiting
     if name == "memory":
-        built = queries.bundle(session, found.bundle_digest)
+        built = queries.bundle(session, run.bundle_digest)
         plan = memory_plan.arena_plan(built) if built else None
         return memory_table(plan) if plan else None
     if name == "losses":
-        training = found.report.training if found.report else None
-        losses = found.report.losses if found.report else sent.losses(session, run_id, limit=None)
+        training = run.report.training if run.report else None
+        losses = run.report.losses if run.report else sent.losses(session, run_id, limit=None)
         return loss_table(losses, training.learning_rates if training else ())
     if name == "validations":
-        return validation_table(validations_of(session, found))
+        return validation_table(validations_of(session, run))
     if name == "sent":
         return sent_table(sent.steps(session, run_id))
     if name == "windows":
-        curve = curve_in(found)
+        curve = curve_in(run)
         return window_table(curve) if curve else None
     if name == "turns":
-        turns = found_in(session, found)
+        turns = comparison_view(session, run)
         return turns_table(turns) if turns else None
-    return _report_table(session, found, name, sort)
+    return _report_table(session, run, name, sort)
 
 
-def validations_of(session: Session, found: RunFacts) -> Sequence[Validation]:
-    if found.report is None:
-        return sent.validations(session, found.id)
-    return found.report.training.validations if found.report.training else ()
+def validations_of(session: Session, run: RunFacts) -> Sequence[Validation]:
+    if run.report is None:
+        return sent.validations(session, run.id)
+    return run.report.training.validations if run.report.training else ()
 
 
-def _report_table(session: Session, found: RunFacts, name: str, sort: str) -> Table | None:
-    report = found.report
+def _report_table(session: Session, run: RunFacts, name: str, sort: str) -> Table | None:
+    report = run.report
     if report is None:
         return None
     if name == "kernels":
-        seen = seen_roof(session, found)
-        return kernel_table(report.kernels, seen.roof if seen else None, sort)
+        device_roof = seen_roof(session, run)
+        return kernel_table(report.kernels, device_roof.roof if device_roof else None, sort)
     if name == "schedules":
         return schedule_table(report.tuning) if report.tuning else None
     if name == "moments":
         return moment_table(report)
     if name == "steps":
         return step_table(report.measurement) if report.measurement else None
-    return state_table(report.device_states) if name == "state" else evaluation_table(found)
+    return state_table(report.device_states) if name == "state" else evaluation_table(run)
 
 
-def evaluation_table(found: RunFacts) -> Table:
+def evaluation_table(run: RunFacts) -> Table:
     """Loss and accuracy over the data set, before and after."""
-    report = found.report
+    report = run.report
     pairs = (("before", report.evaluation_before), ("after", report.evaluation_after)) if report else ()
     rows = [
         Row(
             {
-                "when": when if found.mode == "train" else "as given",
+                "when": when if run.mode == "train" else "as given",
                 "samples": result.samples,
                 "loss": result.loss,
                 "accuracy_percent": None if result.accuracy is None else 100 * result.accuracy,

@@ -37,44 +37,54 @@ class Drawings:
 
     @property
     def size_bytes(self) -> int:
-        """What they take in memory, about."""
+        """Approximate size of the drawings in memory."""
         figures = (self.steps, self.loss, *self.kernels, self.roofline, self.curve, *self.states)
         return sum(figure.size_bytes for figure in figures if figure is not None)
 
 
 def drawings(
-    session: Session, found: RunFacts, curve: SustainedView | None, steps: Sequence[SentStep], seen: SeenRoof | None
+    session: Session,
+    run: RunFacts,
+    curve: SustainedView | None,
+    steps: Sequence[SentStep],
+    device_roof: SeenRoof | None,
 ) -> Drawings:
-    """Of the run's report, below the roof that was `seen`; while there is none, of the `steps` that were sent."""
-    if found.report_key is None:
-        return _drawings(session, found, curve, steps, None)
+    """Draws the run's report, below the `device_roof`; while there is no report, the `steps` that were sent."""
+    if run.report_key is None:
+        return _drawings(session, run, curve, steps, None)
 
     def draw() -> Drawings:
-        return _drawings(session, found, curve, (), seen)
+        return _drawings(session, run, curve, (), device_roof)
 
-    return lasting_of(session).recall(("drawings", *found.report_key, seen), draw, lambda made: made.size_bytes)
+    return lasting_of(session).recall(("drawings", *run.report_key, device_roof), draw, lambda drawn: drawn.size_bytes)
 
 
 def _drawings(
-    session: Session, found: RunFacts, curve: SustainedView | None, sent: Sequence[SentStep], seen: SeenRoof | None
+    session: Session,
+    run: RunFacts,
+    curve: SustainedView | None,
+    steps: Sequence[SentStep],
+    device_roof: SeenRoof | None,
 ) -> Drawings:
-    report, here = found.report, addresses.run(found.id)
+    report, here = run.report, addresses.run(run.id)
     measured = report.measurement if report else None
-    losses = report.losses if report else tuple(one.loss for one in sent)
+    losses = report.losses if report else tuple(step.loss for step in steps)
     loss_width = HALF_WIDTH if measured else FULL_WIDTH
     loss = loss_figure(
-        losses, validations_of(session, found), f"{here}/losses", loss_width, is_synthetic=found.dataset_digest is None
+        losses, validations_of(session, run), f"{here}/losses", loss_width, is_synthetic=run.dataset_digest is None
     )
     steps_width = HALF_WIDTH if loss else FULL_WIDTH
     return Drawings(
         steps=(
-            step_figure(measured, found.interval_ms, f"{here}/steps", steps_width)
+            step_figure(measured, run.interval_ms, f"{here}/steps", steps_width)
             if measured
-            else sent_figure(sent, here)
+            else sent_figure(steps, here)
         ),
         loss=loss,
         kernels=kernel_figures(report.kernels if report else ()),
-        roofline=roofline_figure(report.kernels, seen, f"{here}/kernels.json") if report and seen else None,
+        roofline=roofline_figure(report.kernels, device_roof, f"{here}/kernels.json")
+        if report and device_roof
+        else None,
         curve=sustained_figure(curve, f"{here}/windows") if curve else None,
         states=timeline(report, here) if report else (),
     )

@@ -95,7 +95,7 @@ def step_table(measured: Measurement) -> Table:
 
 
 def block_table(measured: Measurement) -> Table:
-    """One row per process of the measurement."""
+    """Makes one row per process of the measurement."""
     rows = [
         Row(
             {

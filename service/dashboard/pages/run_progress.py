@@ -18,7 +18,7 @@ from service.dashboard.tables import Column, Row, Table, table
 from service.work.runs.why import Waiting
 
 NEWEST = 50
-"""Of the steps that say how long the others will take."""
+"""Number of newest steps that tell how long the others will take."""
 COLUMNS = (
     Column("step", "Step", "number", primary=True),
     Column("loss", "Loss", "number", "", 6),
@@ -26,15 +26,15 @@ COLUMNS = (
 )
 
 
-def progress_facts(found: RunFacts, waiting: Waiting | None, steps: Sequence[SentStep]) -> tuple[Fact, ...]:
-    """Of a queued run its place; of one on a device what has passed and what is to come."""
-    since = Fact("Queued for", fmt.duration(max(0.0, time.time() - found.created_at)))
+def progress_facts(run: RunFacts, waiting: Waiting | None, steps: Sequence[SentStep]) -> tuple[Fact, ...]:
+    """Returns the place of a queued run; of one on a device what has passed and what is to come."""
+    since = Fact("Queued for", fmt.duration(max(0.0, time.time() - run.created_at)))
     if waiting is not None:
         return (since, *waiting_facts(waiting))
-    if found.started_at is None:
+    if run.started_at is None:
         return (since,)
-    facts = [Fact("Elapsed", fmt.duration(max(0.0, time.time() - found.started_at)))]
-    left_s = _left_s(found, steps)
+    facts = [Fact("Elapsed", fmt.duration(max(0.0, time.time() - run.started_at)))]
+    left_s = _left_s(run, steps)
     if left_s is not None:
         facts.append(
             Fact("Steps end in about", fmt.duration(left_s), hint="By the newest steps; what follows is not in it")
@@ -42,15 +42,15 @@ def progress_facts(found: RunFacts, waiting: Waiting | None, steps: Sequence[Sen
     times = _times(steps)
     if times:
         facts.append(Fact("Step time now", fmt.latency(statistics.median(times)), hint="Median of the newest steps"))
-    losses = [one.loss for one in steps if one.loss is not None]
+    losses = [step.loss for step in steps if step.loss is not None]
     if losses:
         facts.append(Fact("Loss now", fmt.loss(losses[-1])))
     return tuple(facts)
 
 
 def sent_figure(steps: Sequence[SentStep], here: str) -> Figure | None:
-    """What steps took so far; None before the first."""
-    times = [one.ms for one in steps if one.ms is not None]
+    """Draws the times of the steps so far; None before the first."""
+    times = [step.ms for step in steps if step.ms is not None]
     if not times:
         return None
     ordered = sorted(times)
@@ -64,18 +64,18 @@ def sent_figure(steps: Sequence[SentStep], here: str) -> Figure | None:
 
 def sent_table(steps: Sequence[SentStep]) -> Table:
     """Every step that was sent."""
-    rows = [Row({"step": one.step, "loss": one.loss, "step_ms": one.ms}) for one in steps]
+    rows = [Row({"step": step.step, "loss": step.loss, "step_ms": step.ms}) for step in steps]
     return table("sent", "Steps as they were sent", COLUMNS, rows)
 
 
-def _left_s(found: RunFacts, steps: Sequence[SentStep]) -> float | None:
+def _left_s(run: RunFacts, steps: Sequence[SentStep]) -> float | None:
     """By wall time between the newest steps, which holds what is between them too."""
     newest = steps[-NEWEST:]
-    if len(newest) < 2 or not found.steps or newest[-1].step <= newest[0].step:
+    if len(newest) < 2 or not run.steps or newest[-1].step <= newest[0].step:
         return None
     each_s = (newest[-1].at - newest[0].at) / (newest[-1].step - newest[0].step)
-    return max(0.0, each_s * (found.steps - newest[-1].step))
+    return max(0.0, each_s * (run.steps - newest[-1].step))
 
 
 def _times(steps: Sequence[SentStep]) -> list[float]:
-    return [one.ms for one in steps[-NEWEST:] if one.ms is not None]
+    return [step.ms for step in steps[-NEWEST:] if step.ms is not None]

@@ -35,7 +35,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("created_at", "Created", "time", "UTC", files_only=True),
 )
 TOLD_OUTCOMES = ("stopped_early", "diverged")
-"""Of training: what the state of the run does not say."""
+"""Outcomes of training that the state of the run does not tell."""
 LEFT_OUT_WHEN_SHORT = ("p90_ms", "energy_mj", "tags")
 
 
@@ -51,7 +51,7 @@ def run_table(runs: Sequence[RunFacts], caption: str, *, short: bool = False) ->
 
 
 def run_row(entry: RunFacts) -> Row:
-    """One run."""
+    """Makes the row of a run."""
     values: dict[str, Value] = {
         "id": entry.id,
         "run": entry.title,

@@ -19,29 +19,29 @@ PAGE_ROWS = 50
 
 
 def runs_page(session: Session, chosen: RunFilter, before: str, sort: str) -> Listing:
-    """One page of runs, those older than `before`; `sort` orders the rows of the page, the pages go by age."""
-    found = queries.runs(session, chosen, PAGE_ROWS + 1, before)
-    shown = found[:PAGE_ROWS]
+    """Makes a page of runs, those older than `before`; `sort` orders the rows of the page, the pages go by age."""
+    runs = queries.runs(session, chosen, PAGE_ROWS + 1, before)
+    page = runs[:PAGE_ROWS]
     query = query_of(chosen)
     path = addresses.page("runs")
     return Listing(
-        table=run_table(shown, _caption(session, chosen)).sorted_by(sort),
+        table=run_table(page, _caption(session, chosen)).sorted_by(sort),
         path=path,
         query=(*query, ("before", before)),
         filters=_filters(session, chosen),
-        older=addresses.with_query(path, (*query, ("before", shown[-1].id))) if len(found) > PAGE_ROWS else "",
+        older=addresses.with_query(path, (*query, ("before", page[-1].id))) if len(runs) > PAGE_ROWS else "",
         newest=addresses.with_query(path, query) if before else "",
     )
 
 
 def _caption(session: Session, chosen: RunFilter) -> str:
-    """Of a request for many devices, how far it is."""
+    """Describes how far a request for many devices is."""
     group = session.get(RunGroup, chosen.group) if chosen.group else None
     if group is None:
         return "Runs, newest first"
     states = groups.view(session, group).states
-    said = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    return f"Group {group.name or group.id}, a run on each of {sum(states.values())} devices: {said}"
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return f"Group {group.name or group.id}, a run on each of {sum(states.values())} devices: {counts}"
 
 
 def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
@@ -91,12 +91,12 @@ def what_ran_where(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
 
 def _engine_filter(targets: Sequence[str], chosen: str) -> tuple[Filter, ...]:
     """Where there are several, or one is chosen."""
-    known = [one for one in ENGINES if one == chosen or one in set(map(engine_of, targets))]
-    return (Filter("engine", "Engine", chosen, choices(known)),) if len(known) > 1 or chosen else ()
+    engines = [engine for engine in ENGINES if engine == chosen or engine in set(map(engine_of, targets))]
+    return (Filter("engine", "Engine", chosen, choices(engines)),) if len(engines) > 1 or chosen else ()
 
 
 def _tag_filter(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
     """Where any run has a tag."""
     tags = queries.run_tags(session)
-    known = tags if not chosen.tag or chosen.tag in tags else (*tags, chosen.tag)
-    return (Filter("tag", "Tag", chosen.tag, choices(known)),) if known else ()
+    options = tags if not chosen.tag or chosen.tag in tags else (*tags, chosen.tag)
+    return (Filter("tag", "Tag", chosen.tag, choices(options)),) if options else ()

@@ -1,4 +1,4 @@
-"""What a run of mode tune measured: each kernel's default and winning schedule."""
+"""The measurements of a run of mode tune: each kernel's default and winning schedule."""
 
 from __future__ import annotations
 

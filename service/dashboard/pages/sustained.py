@@ -1,4 +1,4 @@
-"""What a run of mode sustained found: the curve of its step's time, when it slows down and by how much."""
+"""The findings of a run of mode sustained: the curve of its step's time, when it slows down and by how much."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ COLUMNS = (
 ENDS = {"time": "its time was over", "cut": "it was ended before"}
 
 
-def found_in(found: RunFacts) -> SustainedView | None:
-    """What the farm works out from the report; None of another mode."""
-    report = found.report
+def sustained_view(run: RunFacts) -> SustainedView | None:
+    """Returns what the farm works out from the report; None for another mode."""
+    report = run.report
     if report is None or report.sustained is None:
         return None
     return sustained.view(report.sustained, report.device_states)
 
 
-def window_table(said: SustainedView) -> Table:
+def window_table(sustained: SustainedView) -> Table:
     """A row for each window."""
-    rows = [Row(window.model_dump()) for window in said.windows]
+    rows = [Row(window.model_dump()) for window in sustained.windows]
     return table("windows", "Windows of the curve", COLUMNS, rows)
 
 
-def sustained_figure(said: SustainedView, data_href: str) -> Figure:
+def sustained_figure(sustained: SustainedView, data_href: str) -> Figure:
     """The curve."""
-    half_s = said.window_s / 2
-    known = [(one.start_s + half_s, one) for one in said.windows]
+    half_s = sustained.window_s / 2
+    windows = [(window.start_s + half_s, window) for window in sustained.windows]
     series = SustainedSeries(
-        median_ms=tuple((at_s, one.median_us / 1000) for at_s, one in known if one.median_us is not None),
-        p90_ms=tuple((at_s, one.p90_us / 1000) for at_s, one in known if one.p90_us is not None),
-        lasted_s=said.lasted_s,
-        onset_s=said.onset_s,
-        throttled_s=said.throttled_s,
-        says=said.says,
+        median_ms=tuple((at_s, window.median_us / 1000) for at_s, window in windows if window.median_us is not None),
+        p90_ms=tuple((at_s, window.p90_us / 1000) for at_s, window in windows if window.p90_us is not None),
+        lasted_s=sustained.lasted_s,
+        onset_s=sustained.onset_s,
+        throttled_s=sustained.throttled_s,
+        says=sustained.says,
     )
     above = beyond(series)
-    note = f"{said.says}. {fmt.plural(len(said.windows), 'window')} of {fmt.number(said.window_s, 1)} s."
+    note = f"{sustained.says}. {fmt.plural(len(sustained.windows), 'window')} of {fmt.number(sustained.window_s, 1)} s."
     beyond_axis = f"The 90th percentile of {fmt.plural(above, 'window')} is above the axis" if above else ""
     return Figure(
         id="sustained-curve",
@@ -58,7 +58,7 @@ def sustained_figure(said: SustainedView, data_href: str) -> Figure:
         picture_note=f"{beyond_axis}." if above else "",
         live_note=f"{beyond_axis}: Show all has it too." if above else "",
         drawing=for_screens(lambda width: sustained_plot(series, width), FULL_WIDTH),
-        table=thinned(window_table(said)),
+        table=thinned(window_table(sustained)),
         data_href=data_href,
         chart=_chart(series, f"{data_href}.json"),
     )
@@ -84,29 +84,29 @@ def _chart(series: SustainedSeries, source: str) -> Chart:
     )
 
 
-def sustained_figures(said: SustainedView) -> tuple[KeyFigure, ...]:
+def sustained_figures(sustained: SustainedView) -> tuple[KeyFigure, ...]:
     """The step at first and over the last third, and the onset."""
-    low, high = said.ratio_low, said.ratio_high
+    low, high = sustained.ratio_low, sustained.ratio_high
     reach = (
         "too few windows for an interval"
         if low is None or high is None
         else (f"{low:.3f} to {high:.3f}\N{MULTIPLICATION SIGN} (99%)")
     )
-    onset = "none found" if said.onset_s is None else format_duration(said.onset_s)
+    onset = "none found" if sustained.onset_s is None else format_duration(sustained.onset_s)
     return (
-        KeyFigure("Step at first", *fmt.latency_parts(said.first_us / 1000)),
-        KeyFigure("Step sustained", *fmt.latency_parts(said.sustained_us / 1000), under="over the last third"),
-        KeyFigure("Slower by", f"{said.ratio:.3f}", "\N{MULTIPLICATION SIGN}", reach),
-        KeyFigure("Slows down after", onset, "", said.board_says),
-        KeyFigure("Steps", fmt.number(said.steps), "", f"in {format_duration(said.lasted_s)}"),
+        KeyFigure("Step at first", *fmt.latency_parts(sustained.first_us / 1000)),
+        KeyFigure("Step sustained", *fmt.latency_parts(sustained.sustained_us / 1000), under="over the last third"),
+        KeyFigure("Slower by", f"{sustained.ratio:.3f}", "\N{MULTIPLICATION SIGN}", reach),
+        KeyFigure("Slows down after", onset, "", sustained.board_says),
+        KeyFigure("Steps", fmt.number(sustained.steps), "", f"in {format_duration(sustained.lasted_s)}"),
     )
 
 
-def sustained_facts(said: SustainedView) -> tuple[Fact, ...]:
+def sustained_facts(sustained: SustainedView) -> tuple[Fact, ...]:
     """Beside the other conditions."""
     return (
-        Fact("Protocol", said.protocol),
-        Fact("Ended", ENDS[said.ended]),
-        Fact("Steps fill", fmt.percent(said.busy), hint="Of the time; the rest is between steps"),
-        Fact("The board said", said.board_says or "nothing of throttling or of its clock"),
+        Fact("Protocol", sustained.protocol),
+        Fact("Ended", ENDS[sustained.ended]),
+        Fact("Steps fill", fmt.percent(sustained.busy), hint="Of the time; the rest is between steps"),
+        Fact("The board said", sustained.board_says or "nothing of throttling or of its clock"),
     )

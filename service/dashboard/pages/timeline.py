@@ -31,7 +31,9 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """One strip: a field of the device's states, its column in the table of states, and what a unit of it is."""
+    """A strip of the timeline: a field of the device's states, its column in the table of states, and what a unit of it
+    is.
+    """
 
     field: str
     column: str
@@ -76,12 +78,12 @@ def timeline(report: Report, here: str) -> tuple[Figure, ...]:
     states = report.device_states
     if len(states) < 2:
         return ()
-    made = tuple(moments(report))
-    lasted_s = max(states[-1].at - states[0].at, made[-1][0] if made else 0.0)
+    points = tuple(moments(report))
+    lasted_s = max(states[-1].at - states[0].at, points[-1][0] if points else 0.0)
     sensors = [strip for sensor in SENSORS if (strip := _sensor(report, sensor, lasted_s, f"{here}/state.json"))]
-    if not made:
+    if not points:
         return tuple(sensors)
-    series = StateSeries("Step time", "ms", made, kind="dots")
+    series = StateSeries("Step time", "ms", points, kind="dots")
     line = Line("step time", "series-1", column="step_ms", kind="dots")
     return _strip("state-steps", series, lasted_s, _chart(line, series, lasted_s, f"{here}/moments.json")), *sensors
 
@@ -145,11 +147,11 @@ def _strip(name: str, series: StateSeries, lasted_s: float, chart: Chart) -> Fig
 
 
 def timeline_note(report: Report) -> str:
-    """What the axis is, and how steps came to stand on it."""
+    """Explains the axis, and how steps came to stand on it."""
     states = report.device_states
-    said = f"{fmt.plural(len(states), 'look')} at the device in {fmt.duration(states[-1].at - states[0].at)}."
+    note = f"{fmt.plural(len(states), 'look')} at the device in {fmt.duration(states[-1].at - states[0].at)}."
     if report.measurement is None:
-        return said
+        return note
     return (
-        f"{said} The report tells no moment of a step: each process's steps stand at the end of its share of the run."
+        f"{note} The report tells no moment of a step: each process's steps stand at the end of its share of the run."
     )

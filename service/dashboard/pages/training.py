@@ -1,4 +1,4 @@
-"""What a run's page shows of training: losses, validations, learning rates, and how it ended."""
+"""The training on a run's page: losses, validations, learning rates, and how it ended."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     rows = [
         Row(
             {
-                "step": one.step,
-                "samples": one.samples,
-                "loss": one.loss,
-                "accuracy_percent": None if one.accuracy is None else 100 * one.accuracy,
+                "step": validation.step,
+                "samples": validation.samples,
+                "loss": validation.loss,
+                "accuracy_percent": None if validation.accuracy is None else 100 * validation.accuracy,
             }
         )
-        for one in validations
+        for validation in validations
     ]
     caption = "Validation on samples that were held out"
     return table("validations", caption, VALIDATION_COLUMNS, rows).hiding_empty("accuracy_percent")
@@ -83,10 +83,10 @@ def loss_figure(
     note = f"From {fmt.loss(finite[0])} to {fmt.loss(finite[-1])} in {fmt.plural(len(losses), 'step')}."
     note += f" {fmt.plural(broken, 'step')} without a finite loss." if broken else " Bold: mean of neighbouring steps."
     if validations:
-        best = min(validations, key=lambda one: one.loss)
+        best = min(validations, key=lambda validation: validation.loss)
         note += f" Validation: best {fmt.loss(best.loss)} after step {fmt.number(best.step)}."
     note += " The data is synthetic: this says that the step runs, not that it learns." if is_synthetic else ""
-    points = [(one.step, one.loss) for one in validations]
+    points = [(validation.step, validation.loss) for validation in validations]
     return Figure(
         id="loss-curve",
         title="Loss",
@@ -109,17 +109,17 @@ def loss_chart(data_href: str, *, has_validations: bool, can_be_log: bool) -> Ch
     return Chart(lines, "step", "loss", source=f"{data_href}.json", x="step", can_be_log=can_be_log)
 
 
-def training_facts(found: RunFacts) -> tuple[Fact, ...]:
+def training_facts(run: RunFacts) -> tuple[Fact, ...]:
     """How training ended, and which weights are left."""
-    training = found.report.training if found.report else None
+    training = run.report.training if run.report else None
     if training is None:
         return ()
     ending = fmt.plural(training.steps, "step")
     facts = [Fact("Training", f"{_words(training.outcome)} after {ending}", hint=ENDINGS[training.outcome])]
     if training.learning_rates:
         low, high = min(training.learning_rates), max(training.learning_rates)
-        said = f"{high:g}" if low == high else f"{low:g} to {high:g}, at last {training.learning_rates[-1]:g}"
-        facts.append(Fact("Learning rates", said))
+        rates = f"{high:g}" if low == high else f"{low:g} to {high:g}, at last {training.learning_rates[-1]:g}"
+        facts.append(Fact("Learning rates", rates))
     if training.best_step is not None:
         facts.append(Fact("Best validation", f"after step {fmt.number(training.best_step)}"))
     if training.weights_step is not None:
@@ -131,18 +131,18 @@ def training_facts(found: RunFacts) -> tuple[Fact, ...]:
 
 
 def training_notice(training: Training | None) -> str:
-    """What a reader should not overlook; empty for training that was completed, or stopped with its run."""
+    """Returns what a reader should not overlook; empty for training that was completed, or stopped with its run."""
     if training is None or training.outcome in ("completed", "stopped"):
         return ""
     if training.outcome == "stopped_early":
-        left = f"Step {fmt.number(training.best_step)} was the best; the weights are those of step "
-        return f"{left}{fmt.number(training.weights_step)}."
-    kept = (
+        sentence = f"Step {fmt.number(training.best_step)} was the best; the weights are those of step "
+        return f"{sentence}{fmt.number(training.weights_step)}."
+    consequence = (
         "It left no weights."
         if training.weights_step is None
         else (f"The weights that it left are those of step {fmt.number(training.weights_step)}, the best before.")
     )
-    return f"At step {fmt.number(training.steps)}: {training.reason.rstrip('.')}. {kept}"
+    return f"At step {fmt.number(training.steps)}: {training.reason.rstrip('.')}. {consequence}"
 
 
 def _words(outcome: str) -> str:

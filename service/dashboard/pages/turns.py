@@ -1,4 +1,4 @@
-"""What a run of mode compare found: each bundle's time, and how it stands to the first one's."""
+"""The findings of a run of mode compare: each bundle's time, and how it stands to the first one's."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ COLUMNS = (
 )
 
 
-def found_in(session: Session, found: RunFacts) -> ComparisonView | None:
-    """What the farm works out from the report; None of a run that compared nothing."""
-    if found.report is None or found.report.comparison is None:
+def comparison_view(session: Session, run: RunFacts) -> ComparisonView | None:
+    """Returns what the farm works out from the report; None for a run that compared nothing."""
+    if run.report is None or run.report.comparison is None:
         return None
-    told = found.report.comparison
-    digest = session.scalar(select(Result.digest).where(Result.run_id == found.id, Result.state == "recorded"))
-    said = compared.found_in(digest or found.id, found.settings.effect or EFFECT, lambda: told)
-    return compared.named(session, said) if said else None
+    comparison = run.report.comparison
+    digest = session.scalar(select(Result.digest).where(Result.run_id == run.id, Result.state == "recorded"))
+    view = compared.comparison_in(digest or run.id, run.settings.effect or EFFECT, lambda: comparison)
+    return compared.named(session, view) if view else None
 
 
-def turns_table(said: ComparisonView) -> Table:
+def turns_table(view: ComparisonView) -> Table:
     """A row for each bundle, in the order in which they were named."""
     rows = [
         Row(
@@ -55,20 +55,20 @@ def turns_table(said: ComparisonView) -> Table:
             links={"bundle": addresses.bundle(row.bundle_digest)},
             notes={"bundle": fmt.short_digest(row.bundle_digest)},
         )
-        for row in said.bundles
+        for row in view.bundles
     ]
     return table("turns", "Bundles that took turns", COLUMNS, rows)
 
 
-def turns_figures(said: ComparisonView) -> tuple[KeyFigure, ...]:
+def turns_figures(view: ComparisonView) -> tuple[KeyFigure, ...]:
     """How far it went."""
-    least = "" if said.detectable is None else f"foreseen: {said.detectable:.2%} is found 19 times of 20"
+    least = "" if view.detectable is None else f"foreseen: {view.detectable:.2%} is found 19 times of 20"
     return (
-        KeyFigure("Rounds", fmt.number(said.rounds), "", least),
-        KeyFigure("Bundles", fmt.number(len(said.bundles))),
+        KeyFigure("Rounds", fmt.number(view.rounds), "", least),
+        KeyFigure("Bundles", fmt.number(len(view.bundles))),
     )
 
 
-def turns_facts(said: ComparisonView) -> tuple[Fact, ...]:
+def turns_facts(view: ComparisonView) -> tuple[Fact, ...]:
     """Beside the other conditions."""
-    return (Fact("Protocol", said.protocol), Fact("Ended", ENDS[said.ended]))
+    return (Fact("Protocol", view.protocol), Fact("Ended", ENDS[view.ended]))

@@ -28,7 +28,7 @@ class WindowView(View):
     ends_at: Timestamp
     weekly: bool
     next_starts_at: Timestamp | None
-    """Of the time that goes on now, or the next one; null: it is over."""
+    """Start of the time that goes on now, or of the next one; null: it is over."""
     next_ends_at: Timestamp | None
     reason: str
     created_at: Timestamp

@@ -14,7 +14,7 @@ from service.base.schemas import LAST_MOMENT, utc_text
 from service.devices.blame import note
 from service.devices.maintenance.schemas import WindowCreate, WindowView
 from service.devices.maintenance.windows import WEEK_S, Times
-from service.devices.service import own
+from service.devices.service import owned_device
 from service.store.calls import call_device
 from service.store.database.models import Device, MaintenanceWindow
 from service.store.database.paging import newest_first
@@ -34,7 +34,7 @@ def create(session: Session, body: WindowCreate) -> MaintenanceWindow:
             where="device_class",
             hint="make a window for each",
         )
-    device = own(session, body.device) if body.device is not None else None
+    device = owned_device(session, body.device) if body.device is not None else None
     if (session.scalar(select(func.count()).select_from(MaintenanceWindow)) or 0) >= MOST:
         raise TooMany(
             "maintenance.quota",
@@ -98,7 +98,7 @@ def remove(session: Session, window_id: str) -> MaintenanceWindow:
 
 
 def view(window: MaintenanceWindow) -> WindowView:
-    """What a window looks like from outside."""
+    """Returns the view of a window for the API."""
     coming = Times(window.starts_at, window.ends_at, window.every_s).next_after(time.time())
     return WindowView(
         id=window.id,

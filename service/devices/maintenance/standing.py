@@ -23,7 +23,7 @@ MAINTENANCE: Final = "maintenance"
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What keeps new work from a device, and until when, if that is known."""
+    """The reason that keeps new work from a device, and until when, if that is known."""
 
     code: Literal["drained", "maintenance"]
     says: str
@@ -60,18 +60,18 @@ class Calendar:
         return recalled(session, "calendar", WINDOWS, read)
 
     def hold(self, device: Device, needed_s: float) -> Hold | None:
-        """What keeps the device from work that may take `needed_s`; None if nothing does."""
+        """Returns what keeps the device from work that may take `needed_s`; None if nothing does."""
         if device.drained_at is not None:
             return Hold(DRAINED, f"is drained: {device.drain_reason or 'an operator said so'}")
         if not self._windows:
             return None
         now = time.time()
-        mine = self._of(device)
-        touched = first_touched(mine, now, now + needed_s)
+        windows = self._of(device)
+        touched = first_touched(windows, now, now + needed_s)
         if touched is None:
             return None
         starts_at, ends_at, times = touched
-        why = f": {mine[times].reason}" if mine[times].reason else ""
+        why = f": {windows[times].reason}" if windows[times].reason else ""
         if starts_at <= now:
             return Hold(MAINTENANCE, f"is in maintenance for {format_duration(ends_at - now)} more{why}", ends_at)
         begins_in, needed = format_duration(starts_at - now), format_duration(needed_s)
@@ -84,7 +84,7 @@ class Calendar:
         return touched and touched[0]
 
     def _of(self, device: Device) -> dict[Times, Window]:
-        return {_times(one): one for one in self._windows if _is_about(one, device)}
+        return {_times(window): window for window in self._windows if _is_about(window, device)}
 
 
 def _times(window: Window) -> Times:

@@ -1,4 +1,4 @@
-"""What a window is, as values: when it comes next. No database here.
+"""Maintenance windows as values: when a window comes next. No database here.
 
 Weekly windows repeat every 7 x 24 hours in UTC, so where clocks change for summer they move by an hour of local time.
 """
@@ -34,4 +34,4 @@ def first_touched(windows: Iterable[Times], now: float, until: float) -> tuple[f
     """The first window that work from `now` to `until` would reach into, with its start and end."""
     coming = ((window.next_after(now), window) for window in windows)
     touched = [(times[0], times[1], window) for times, window in coming if times is not None and times[0] < until]
-    return min(touched, key=lambda one: one[:2], default=None)
+    return min(touched, key=lambda span: span[:2], default=None)

@@ -61,10 +61,10 @@ def check_url(url: str, allowed: Sequence[Network]) -> None:
         raise _invalid(str(refusal)) from None
 
 
-def _invalid(said: str) -> Invalid:
+def _invalid(reason: str) -> Invalid:
     return Invalid(
         "webhook.url",
-        f"the farm does not send to this URL: {said}",
+        f"the farm does not send to this URL: {reason}",
         where="url",
         hint="name a host that the farm reaches over the internet, or ask its operator to allow the network "
         "(POCKFARM_WEBHOOK_NETWORKS)",
@@ -87,8 +87,8 @@ def resolve(host: str, port: int, allowed: Sequence[Network]) -> str:
 
     Raises: Refused; OSError if the name is not known.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(entry[4][0]).partition("%")[0] for entry in found]
+    records = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(entry[4][0]).partition("%")[0] for entry in records]
     for text in addresses:
         check_address(ipaddress.ip_address(text), allowed)
     return addresses[0]

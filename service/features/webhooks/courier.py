@@ -57,7 +57,7 @@ SLOW_S = TIMEOUT_S / 2
 """An address whose answer takes longer rests, too: it holds one of few senders."""
 NO_TURN: AbstractContextManager[object] = nullcontext()
 GONE = 410
-"""What an address answers that wants no more."""
+"""Status of an address that wants no more deliveries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Due:
 
 
 def due(session: Session, under_way: Collection[Due] = ()) -> list[Due]:
-    """What is to be sent now, one to each webhook that nothing is `under_way` to.
+    """Returns the deliveries to send now, one to each webhook that nothing is `under_way` to.
 
     Organisations take turns: first the ones with the fewest under way, and among equals whoever waits longest.
     """
@@ -101,7 +101,7 @@ def due(session: Session, under_way: Collection[Due] = ()) -> list[Due]:
         .where(
             WebhookDelivery.next_at <= now,
             or_(Webhook.resting_until <= now, WebhookDelivery.event == TEST),
-            Webhook.id.not_in([one.webhook_id for one in under_way]),
+            Webhook.id.not_in([delivery.webhook_id for delivery in under_way]),
         )
         .subquery()
     )
@@ -119,15 +119,15 @@ def due(session: Session, under_way: Collection[Due] = ()) -> list[Due]:
     return in_turn([Due(row.id, row.webhook_id, row.organisation_id) for row in session.execute(query)], under_way)
 
 
-def in_turn(found: Iterable[Due], under_way: Collection[Due]) -> list[Due]:
+def in_turn(waiting: Iterable[Due], under_way: Collection[Due]) -> list[Due]:
     """In the order in which senders take them: the organisation with the fewest comes first, and none has more than
     its share."""
-    counts = Counter(one.organisation_id for one in under_way)
+    counts = Counter(delivery.organisation_id for delivery in under_way)
     ranked: list[tuple[int, Due]] = []
-    for one in found:
-        ranked.append((counts[one.organisation_id], one))
-        counts[one.organisation_id] += 1
-    return [one for count, one in sorted(ranked, key=lambda pair: pair[0]) if count < MOST_EACH]
+    for delivery in waiting:
+        ranked.append((counts[delivery.organisation_id], delivery))
+        counts[delivery.organisation_id] += 1
+    return [delivery for count, delivery in sorted(ranked, key=lambda pair: pair[0]) if count < MOST_EACH]
 
 
 def claim(session: Session, delivery_id: str, *, now: float) -> Parcel | None:
@@ -152,24 +152,24 @@ def claim(session: Session, delivery_id: str, *, now: float) -> Parcel | None:
 def _body(session: Session, delivery: WebhookDelivery) -> bytes | None:
     """The same bytes each time: what has ended does not change any more."""
     if delivery.event == TEST:
-        told, at = {"id": delivery.subject}, delivery.created_at
-        return _encoded(delivery.event, at, told)
+        payload, at = {"id": delivery.subject}, delivery.created_at
+        return _encoded(delivery.event, at, payload)
     if delivery.event == TWO_MACHINES:
         line = session.get(DeviceEvent, int(delivery.subject))
         return None if line is None else _encoded(delivery.event, line.at, device_event(session, line))
     run, job = session.get(Run, delivery.subject), session.get(Job, delivery.subject)
     if run is not None:
-        held = session.get(Holding, (run.organisation_id, "bundle", run.bundle_digest))
-        if held is None:
+        holding = session.get(Holding, (run.organisation_id, "bundle", run.bundle_digest))
+        if holding is None:
             return None
-        told = run_view(run, held).model_dump(mode="json")
-        return _encoded(delivery.event, run.finished_at or delivery.created_at, told)
+        payload = run_view(run, holding).model_dump(mode="json")
+        return _encoded(delivery.event, run.finished_at or delivery.created_at, payload)
     if job is not None:
         return _encoded(delivery.event, job.finished_at or delivery.created_at, job_view(job).model_dump(mode="json"))
     change = session.get(CanaryChange, delivery.subject)
     if change is not None:
-        told = change_view(change).model_dump(mode="json", exclude=set(ANSWERED))
-        return _encoded(delivery.event, change.found_at, told)
+        payload = change_view(change).model_dump(mode="json", exclude=set(ANSWERED))
+        return _encoded(delivery.event, change.found_at, payload)
     return None
 
 
@@ -186,13 +186,13 @@ def device_event(session: Session, line: DeviceEvent) -> Mapping[str, object]:
     }
 
 
-def _encoded(event: str, at: float, told: Mapping[str, object]) -> bytes:
-    body = {"type": event, "timestamp": utc_text(at), "data": told}
+def _encoded(event: str, at: float, payload: Mapping[str, object]) -> bytes:
+    body = {"type": event, "timestamp": utc_text(at), "data": payload}
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
 
 
 def record(session: Session, parcel: Parcel, outcome: Outcome) -> WebhookDelivery:
-    """What came of an attempt: over, or again after a pause; and whether the address rests."""
+    """Records the outcome of an attempt: over, or again after a pause; and whether the address rests."""
     webhook = session.scalars(select(Webhook).where(Webhook.id == parcel.webhook_id).with_for_update()).one()
     delivery = session.get_one(WebhookDelivery, parcel.id)
     delivery.status = outcome.status
@@ -279,20 +279,20 @@ class Courier:
         if room <= 0:
             return
         with self._database.read() as session:
-            found = due(session, under_way)
-        for one in found[:room]:
+            deliveries = due(session, under_way)
+        for delivery in deliveries[:room]:
             with self._lock:
-                self._under_way[one.webhook_id] = one
-            senders.submit(self._send, one)
+                self._under_way[delivery.webhook_id] = delivery
+            senders.submit(self._send, delivery)
 
-    def _send(self, one: Due) -> None:
+    def _send(self, delivery: Due) -> None:
         try:
-            deliver(self._database, self._settings, one.id, self._turn)
+            deliver(self._database, self._settings, delivery.id, self._turn)
         except Exception:
-            LOG.exception("webhook delivery %s failed", one.id)
+            LOG.exception("webhook delivery %s failed", delivery.id)
         finally:
             with self._lock:
-                self._under_way.pop(one.webhook_id, None)
+                self._under_way.pop(delivery.webhook_id, None)
 
 
 class NoCourier:

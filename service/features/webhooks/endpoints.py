@@ -59,7 +59,7 @@ def remove_webhook(webhook_id: str, farm: FarmDep, _: PrincipalDep) -> WebhookVi
 def list_deliveries(
     webhook_id: str, farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[DeliveryView]:
-    """What a webhook was told, or is to be, the newest first; kept for a month."""
+    """Lists the past and coming deliveries of a webhook, the newest first; kept for a month."""
     with farm.database.read() as session:
         rows, following = service.deliveries(session, webhook_id, limit=limit, cursor=cursor)
         return Page(items=[DeliveryView.model_validate(row) for row in rows], next=following)
@@ -70,7 +70,7 @@ async def send_test(webhook_id: str, farm: FarmDep, _: PrincipalDep) -> Delivery
     """Send a `webhook.test` now, once, and say what came of it."""
     delivery_id = await run_in_threadpool(_begin_test, farm, webhook_id)
     give_up_at = time.monotonic() + TEST_WITHIN_S
-    while (ended := await run_in_threadpool(_ended, farm, delivery_id)) is None:
+    while (delivery := await run_in_threadpool(_outcome_of, farm, delivery_id)) is None:
         if time.monotonic() > give_up_at:
             raise Conflict(
                 "webhook.under-way",
@@ -79,7 +79,7 @@ async def send_test(webhook_id: str, farm: FarmDep, _: PrincipalDep) -> Delivery
                 "`waiting`, the operator looks whether the courier runs",
             )
         await asyncio.sleep(farm.settings.poll_s)
-    return ended
+    return delivery
 
 
 def _begin_test(farm: Farm, webhook_id: str) -> str:
@@ -91,8 +91,8 @@ def _begin_test(farm: Farm, webhook_id: str) -> str:
     return delivery_id
 
 
-def _ended(farm: Farm, delivery_id: str) -> DeliveryView | None:
-    """What came of a delivery; None while nothing has."""
+def _outcome_of(farm: Farm, delivery_id: str) -> DeliveryView | None:
+    """Returns the outcome of a delivery; None while there is none."""
     with farm.database.read() as session:
         delivery = session.get_one(WebhookDelivery, delivery_id)
         return None if delivery.state == "waiting" else DeliveryView.model_validate(delivery)

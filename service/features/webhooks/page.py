@@ -39,10 +39,10 @@ COLUMNS = (
 EMPTY = "Nobody is told yet. Name an address of yours below, and the farm posts to it when something ends."
 
 
-def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
     """The organisation's webhooks, and the form for another."""
-    found = page_of(session, Webhook, Webhook.id, asked, names=(Webhook.url,))
-    shown = table(NAME, "Webhooks, newest first", COLUMNS, [_row(row) for row in found.rows])
+    listing = page_of(session, Webhook, Webhook.id, query, names=(Webhook.url,))
+    webhooks = table(NAME, "Webhooks, newest first", COLUMNS, [_row(row) for row in listing.rows])
     lead = "The farm posts to these addresses when a compile or run ends, a device becomes slower, or its identity \
 is used on two machines. Each message is signed; one that fails is sent again, later and later."
     offered = (form or blank(),) if visitors.current().may("submit") else ()
@@ -50,13 +50,13 @@ is used on two machines. Each message is signed; one that fails is sent again, l
         NAME,
         "Webhooks",
         lead,
-        shown,
+        webhooks,
         EMPTY,
         offered,
-        made,
-        found.says("webhook"),
+        created,
+        listing.says("webhook"),
         found_by="address",
-        **asdict(found.links(NAME)),
+        **asdict(listing.links(NAME)),
     )
 
 
@@ -70,11 +70,11 @@ def blank() -> Form:
 
 
 def body(typed: Typed) -> WebhookCreate:
-    """What the form asks for. Raises: Invalid."""
+    """Reads the request out of the form. Raises: Invalid."""
     return forms.body_of(WebhookCreate, {"url": typed.text("url"), "events": list(typed.all("events"))})
 
 
-def made(webhook: WebhookCreated) -> Made:
+def creation_notice(webhook: WebhookCreated) -> Made:
     """The secret that its messages are signed with."""
     note = "Whoever receives the messages checks their signature with it (docs/api.md). It is shown here only. Then \
 send a test from the list below."
@@ -82,7 +82,7 @@ send a test from the list below."
 
 
 def outcome(delivery: DeliveryView) -> str:
-    """What came of a test, in words."""
+    """Describes the outcome of a test."""
     if delivery.state == "delivered":
         return f"The test arrived: the address answered {delivery.status}"
     answered = f"answered {delivery.status}" if delivery.status else "did not answer"
@@ -123,8 +123,8 @@ def failing_webhooks(session: Session) -> Sequence[Concern]:
     if not visitors.current().may("submit"):
         return ()
     failing = select(Webhook).where(Webhook.removed_at.is_(None), Webhook.failures > 0).order_by(Webhook.id.desc())
-    found = session.scalars(failing.limit(MOST_NAMED)).all()
-    if not found:
+    webhooks = session.scalars(failing.limit(MOST_NAMED)).all()
+    if not webhooks:
         return ()
-    told = f"{fmt.some([one.url for one in found], 2)}: look whether it answers, then send a test"
-    return [Concern(len(found), f"{fmt.plural(len(found), 'webhook')} cannot be told", told, path("webhooks"))]
+    advice = f"{fmt.some([webhook.url for webhook in webhooks], 2)}: look whether it answers, then send a test"
+    return [Concern(len(webhooks), f"{fmt.plural(len(webhooks), 'webhook')} cannot be told", advice, path("webhooks"))]

@@ -31,7 +31,7 @@ def add_webhook(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Resp
     """Tell one more: the answer shows the secret of its signatures."""
 
     def add() -> Made:
-        return page.made(endpoints.create_webhook(page.body(typed), farm, principal))
+        return page.creation_notice(endpoints.create_webhook(page.body(typed), farm, principal))
 
     return submit_form(farm, page.part, typed, add, "webhooks")
 

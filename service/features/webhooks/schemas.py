@@ -39,7 +39,7 @@ class WebhookCreated(WebhookView):
 
 
 class DeliveryView(View):
-    """One thing that was, or is to be, told."""
+    """A delivery that was sent, or is to be."""
 
     id: str
     event: str
@@ -48,7 +48,7 @@ class DeliveryView(View):
     state: Literal["waiting", "delivered", "failed"]
     attempts: int
     status: int | None
-    """What the address answered last."""
+    """Status that the address answered last."""
     error: str
     next_at: Timestamp | None
     """When it is sent again."""

@@ -1,5 +1,5 @@
-"""One signed request: `webhook-id`, `webhook-timestamp` and `webhook-signature` as the Standard Webhooks specification
-has them, so that its libraries verify ours.
+"""The sending of a signed request: `webhook-id`, `webhook-timestamp` and `webhook-signature` as the Standard Webhooks
+specification has them, so that its libraries verify ours.
 
 Source: https://www.standardwebhooks.com (the signature is HMAC-SHA256 over `id.timestamp.body`, in Base64 after `v1,`;
 a secret is Base64 after `whsec_`). Time-out: `TIMEOUT_S` for all of it. One attempt; the courier comes again.
@@ -30,7 +30,7 @@ AGENT = "PockFarm-Webhooks/1"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one request. `error` is empty if the address took it (2xx)."""
+    """The outcome of one request. `error` is empty if the address took it (2xx)."""
 
     status: int | None
     error: str
@@ -74,13 +74,13 @@ def send(url: str, secret: str, delivery_id: str, body: bytes, allowed: Sequence
     except ssl.SSLError as problem:
         return Outcome(None, f"no TLS connection: {problem.reason or 'it was cut off'}")
     except (TimeoutError, socket.gaierror, OSError, http.client.HTTPException) as problem:
-        return Outcome(None, _said(problem))
+        return Outcome(None, _error_text(problem))
     if 300 <= status < 400:
         return Outcome(status, f"answered {status}: redirects are not followed; give the address that it leads to")
     return Outcome(status, "" if 200 <= status < 300 else f"answered {status}", time.monotonic() - began)
 
 
-def _said(problem: Exception) -> str:
+def _error_text(problem: Exception) -> str:
     if isinstance(problem, TimeoutError):
         return f"no answer within {TIMEOUT_S:.0f} s"
     if isinstance(problem, socket.gaierror):

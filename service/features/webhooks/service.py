@@ -25,9 +25,9 @@ def create(
 ) -> Webhook:
     """A new webhook of the caller's organisation. Raises: Invalid (the URL), TooMany."""
     check_url(url, networks(settings.webhook_networks))
-    mine = select(func.count()).select_from(Webhook).where(Webhook.removed_at.is_(None))
+    query = select(func.count()).select_from(Webhook).where(Webhook.removed_at.is_(None))
     most = settings.webhooks_per_organisation
-    if (session.scalar(mine) or 0) >= most:
+    if (session.scalar(query) or 0) >= most:
         raise TooMany(
             "webhook.quota",
             f"{most} webhooks are the most for one organisation",

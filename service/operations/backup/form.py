@@ -1,4 +1,4 @@
-"""What a backup file is: a tar archive, read from front to end.
+"""The format of a backup file: a tar archive, read from front to end.
 
     begin.json              form, schema revision, release number, when, which database, key file or not
     tables/NAME.jsonl       rows of one snapshot, a JSON object each, the referred tables first; long ones in parts
@@ -60,7 +60,7 @@ def farm_tables(connection: Connection) -> list[Table]:
 
 
 def to_line(row: Mapping[str, Any]) -> bytes:
-    """One row as a line."""
+    """Writes a row as a line."""
     return json.dumps(dict(row), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 

@@ -34,7 +34,7 @@ MOST_BYTES = 1 << 50
 
 @dataclass(slots=True)
 class Read:
-    """What was read so far."""
+    """The contents that were read so far."""
 
     begin: dict[str, Any] = field(default_factory=dict)
     members: dict[str, str] = field(default_factory=dict)
@@ -166,8 +166,8 @@ def _refuse_rows(connection: Connection) -> None:
         rows = select(table).limit(2)
         if table.name == AuditEntry.__tablename__:  # what was tried on this machine before, a restore too
             rows = rows.where(table.c.action.not_like(f"{COMMAND}%"))
-        found = connection.execute(rows).mappings()
-        if any((table.name, row.get("id")) not in FIRST_ROWS for row in found):
+        mappings = connection.execute(rows).mappings()
+        if any((table.name, row.get("id")) not in FIRST_ROWS for row in mappings):
             raise BackupError(f"this farm is not empty (its table {table.name} has rows): restore into a new database")
 
 

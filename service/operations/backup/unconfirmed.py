@@ -1,4 +1,4 @@
-"""What a restore does not bring back: a backup does not know what was revoked or removed after it.
+"""The rights that a restore does not bring back: a backup does not know what was revoked or removed after it.
 
 What lets somebody in by itself is gone: links, sessions, tokens, credentials; so are answers to repeated requests, and
 webhook deliveries that waited. Keys, devices and webhooks stay, and wait (`unconfirmed_at`) until whoever runs the
@@ -49,7 +49,7 @@ class Waiting:
     organisation: str
 
     def line(self) -> str:
-        """What tells one from another, for who decides."""
+        """Describes it to whoever decides, so that one is told from another."""
         row, words = self.row, ""
         if isinstance(row, ApiKey):
             used = f"last used {utc_text(row.last_used_at)}" if row.last_used_at else "never used"
@@ -94,7 +94,7 @@ def _organisations(session: Session) -> dict[str, str]:
 
 
 def _good_then(session: Session, names: dict[str, str], backup_at: float) -> list[str]:
-    """What was in force as the backup was made, of what waits for nobody's word or does not come back."""
+    """Lists what was in force as the backup was made, and waits for nobody's word or does not come back."""
     still_open = select(Organisation.name).where(Organisation.closed_at.is_(None)).order_by(Organisation.name)
     people = select(User).where(User.removed_at.is_(None)).order_by(User.name)
     by_key = select(DashboardLink.expires_at, ApiKey.name).join(ApiKey, ApiKey.id == DashboardLink.api_key_id)
@@ -143,7 +143,7 @@ _KINDS: tuple[tuple[str, Any, Callable[[float], tuple[ColumnElement[bool], ...]]
     ("device", Device, lambda _: (Device.state != "removed",)),
     ("webhook", Webhook, lambda _: (Webhook.removed_at.is_(None),)),
 )
-"""What waits: its word, its table, and which rows are good without a restore."""
+"""Kinds of rows that wait: the word for each, its table, and which rows are good without a restore."""
 
 
 def waiting(session: Session) -> list[Waiting]:

@@ -38,7 +38,7 @@ def key_files(settings: Settings) -> tuple[Path, ...]:
 
 @dataclass(slots=True)
 class Written:
-    """What the archive holds so far."""
+    """The contents of the archive so far."""
 
     tar: tarfile.TarFile
     members: dict[str, str] = field(default_factory=dict)
@@ -138,7 +138,7 @@ def _parts(out: Written, session: Session, table: Table) -> Iterator[IO[bytes]]:
     part = tempfile.TemporaryFile()  # noqa: SIM115 (whoever gets it closes it)
     for row in session.execute(select(table), execution_options={"yield_per": ROWS_AT_ONCE}).mappings():
         line = to_line(dict(row))
-        out.digests.update("sha256:" + found.decode() for found in DIGEST.findall(line))
+        out.digests.update("sha256:" + digest.decode() for digest in DIGEST.findall(line))
         out.rows[table.name] += 1
         part.write(line)
         if part.tell() >= PART_BYTES:
@@ -149,20 +149,20 @@ def _parts(out: Written, session: Session, table: Table) -> Iterator[IO[bytes]]:
 
 def _write_files(out: Written, storage: Storage, say: Say) -> list[str]:
     """Every stored file that a row names, or a listing among them; those whose bytes are not what they should be."""
-    lost, wanted, seen, total = [], sorted(out.digests), set(out.digests), 0
-    while wanted:
-        digest = wanted.pop()
+    lost, remaining, seen, total = [], sorted(out.digests), set(out.digests), 0
+    while remaining:
+        digest = remaining.pop()
         size = storage.size(digest)
         if size is None:
             continue  # the digest of something else, or of a file that retention has removed
         if size <= MAX_LISTING_BYTES:
             more = _listed(b"".join(storage.read(digest))) - seen
             seen |= more
-            wanted += more
+            remaining += more
         with storage.local(digest) as path, path.open("rb") as stream:
-            found = out.add_stream(f"files/{digest.replace(':', '/')}", stream, size)
+            written_digest = out.add_stream(f"files/{digest.replace(':', '/')}", stream, size)
         total += size
-        if found != digest.removeprefix("sha256:"):
+        if written_digest != digest.removeprefix("sha256:"):
             lost.append(digest)
     say(f"{total:,} bytes of stored files")
     return lost

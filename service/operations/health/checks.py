@@ -1,4 +1,4 @@
-"""What `/readyz` asks: one named check for each part, each with its time limit, all at once, kept for a moment.
+"""The checks of `/readyz`: a named one for each part, each with its time limit, all at once, kept for a moment.
 
 A check that does not come back is left behind, and not asked again until it has: many probes of a hung part cost one
 thread. What a driver says goes into the log; the answer, which anyone may read, has words of ours only.
@@ -37,7 +37,7 @@ class NotReady(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part. `act` raises if it is not fit for work."""
+    """A check of one part. `act` raises if the part is not fit for work."""
 
     name: str
     limit_s: float
@@ -46,7 +46,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found. `state`: ok, down, full, behind, ahead, none, idle or slow."""
+    """The finding of a check. `state`: ok, down, full, behind, ahead, none, idle or slow."""
 
     state: str
     why: str = ""
@@ -74,10 +74,10 @@ class Readiness:
         self._asked: dict[str, Asked] = {}
 
     def findings(self, without: Iterable[str] = ()) -> dict[str, Finding]:
-        """What each check but the excluded ones finds, within the longest of their limits."""
-        wanted = [check for check in self.checks if check.name not in set(without)]
-        asked = {check.name: self._ask(check) for check in wanted}
-        return {check.name: _wait(check, asked[check.name]) for check in wanted}
+        """Returns the finding of each check but the excluded ones, within the longest of their limits."""
+        checks = [check for check in self.checks if check.name not in set(without)]
+        pending = {check.name: self._ask(check) for check in checks}
+        return {check.name: _wait(check, pending[check.name]) for check in checks}
 
     def _ask(self, check: Check) -> Asked:
         now = time.monotonic()
@@ -85,24 +85,24 @@ class Readiness:
             last = self._asked.get(check.name)
             if last is not None and (not last.finished.is_set() or now - last.started_s < self._keep_s):
                 return last
-            asked = self._asked[check.name] = Asked(now)
-        threading.Thread(target=_carry_out, args=(check, asked), name=f"check-{check.name}", daemon=True).start()
-        return asked
+            pending = self._asked[check.name] = Asked(now)
+        threading.Thread(target=_carry_out, args=(check, pending), name=f"check-{check.name}", daemon=True).start()
+        return pending
 
 
-def _carry_out(check: Check, asked: Asked) -> None:
+def _carry_out(check: Check, pending: Asked) -> None:
     try:
         check.act()
     except Exception as error:  # whatever a driver raises: this is the place that reports it
-        asked.finding = _finding(check.name, error)
+        pending.finding = _finding(check.name, error)
         LOG.warning("%s is not ready: %s", check.name, error)
-    asked.finished.set()
+    pending.finished.set()
 
 
-def _wait(check: Check, asked: Asked) -> Finding:
-    left_s = asked.started_s + check.limit_s - time.monotonic()
-    if asked.finished.wait(max(0.0, left_s)):
-        return asked.finding
+def _wait(check: Check, pending: Asked) -> Finding:
+    left_s = pending.started_s + check.limit_s - time.monotonic()
+    if pending.finished.wait(max(0.0, left_s)):
+        return pending.finding
     return Finding("slow", f"no answer within {check.limit_s:g} s")
 
 

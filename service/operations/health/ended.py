@@ -23,7 +23,7 @@ CAUSES = frozenset({"model", "compiler", "limits", "device", "infra", "service",
 
 
 class Ended:
-    """What has ended so far."""
+    """The work that has ended so far."""
 
     def __init__(self, *, settled_s: float = SETTLED_S) -> None:
         self._settled_s = settled_s
@@ -79,5 +79,5 @@ def _compiles(session: Session, since: float, until: float) -> list[float]:
 
 
 def _between(query, table, since: float, until: float):  # type: ignore[no-untyped-def]
-    found = query.where(table.finished_at <= until)
-    return found if since == float("-inf") else found.where(table.finished_at > since)
+    statement = query.where(table.finished_at <= until)
+    return statement if since == float("-inf") else statement.where(table.finished_at > since)

@@ -42,7 +42,7 @@ from service.store.farm import Farm
 SHARE = 20
 """Figures are read at most for one part in so many of the time."""
 SLOW = 12
-"""What is summed over all that was ever stored is kept so many times longer."""
+"""Factor by which sums over all that was ever stored are kept longer."""
 MOST_LABELS = 20
 HOUR_S = 3600.0
 AGES_S = (60.0, 300.0, HOUR_S, float("inf"))
@@ -93,8 +93,8 @@ class FarmCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The figures."""
         with self._lock:
-            for kept in self._kept:
-                yield from kept.get(self._farm)
+            for figure in self._kept:
+                yield from figure.get(self._farm)
         yield _room(self._farm)
 
 
@@ -109,20 +109,22 @@ def gauge(name: str, text: str, labels: Sequence[str], rows: Sequence[tuple[Sequ
 def _queues(session: Session) -> list[Metric]:
     now = time.time()
     queued_jobs = select(Job.target, func.count(), func.min(Job.created_at)).where(Job.state == "queued")
-    found = [
+    queue_rows = [
         ("compile", "", target, count, since)
         for target, count, since in session.execute(queued_jobs.group_by(Job.target))
     ]
     queued_runs = select(Run.wanted_device_class, Run.target, func.count(), func.min(Run.created_at)).where(
         Run.state == "queued"
     )
-    found += [
-        ("run", wanted or "any", target, count, since)
-        for wanted, target, count, since in session.execute(queued_runs.group_by(Run.wanted_device_class, Run.target))
+    queue_rows += [
+        ("run", wanted_class or "any", target, count, since)
+        for wanted_class, target, count, since in session.execute(
+            queued_runs.group_by(Run.wanted_device_class, Run.target)
+        )
     ]
     depth: dict[tuple[str, str, str], float] = {("compile", "", ""): 0, ("run", "any", ""): 0}
     oldest: dict[str, float] = {"compile": now, "run": now}
-    for n, (kind, device_class, target, count, since) in enumerate(sorted(found, key=lambda row: -row[3])):
+    for n, (kind, device_class, target, count, since) in enumerate(sorted(queue_rows, key=lambda row: -row[3])):
         where = (kind, device_class, target) if n < MOST_LABELS else (kind, "other", "other")
         depth[where] = depth.get(where, 0) + count
         oldest[kind] = min(oldest[kind], since)
@@ -150,15 +152,15 @@ def _leases(session: Session) -> list[Metric]:
 def _devices(session: Session) -> list[Metric]:
     now = time.time()
     query = select(Device.device_class, Device.state, func.count(), func.max(Device.last_seen_at))
-    found = session.execute(query.group_by(Device.device_class, Device.state)).all()
+    rows = session.execute(query.group_by(Device.device_class, Device.state)).all()
     states: dict[str, float] = dict.fromkeys(DEVICE_STATES, 0)
     classes: dict[str, tuple[int, float]] = {}
-    for device_class, state, count, seen_at in found:
+    for device_class, state, count, seen_at in rows:
         states[state] += count
         if state == "active":
             classes[device_class] = (count, seen_at)
     commonest = sorted(classes, key=lambda name: -classes[name][0])[:MOST_LABELS]
-    filled = sum(1 for one in nearly_full(session) if one.at > now - HOUR_S)
+    filled = sum(1 for condition in nearly_full(session) if condition.at > now - HOUR_S)
     within = [_seen_within(session, now - age_s) for age_s in AGES_S]
     return [
         gauge("devices", "Devices by state", ["state"], [([state], count) for state, count in states.items()]),
@@ -195,9 +197,9 @@ def _seen_within(session: Session, since: float) -> int:
 
 def _parts(session: Session) -> list[Metric]:
     now = time.time()
-    seen = {kind: signs.newest(session, kind) for kind in SIGN_KINDS}  # type: ignore[arg-type]
+    signs_at = {kind: signs.newest(session, kind) for kind in SIGN_KINDS}  # type: ignore[arg-type]
     alive = [([kind], signs.count_alive(session, kind)) for kind in SIGN_KINDS]  # type: ignore[arg-type]
-    lag_s = now - seen["sweeper"] if seen["sweeper"] is not None else float("nan")
+    lag_s = now - signs_at["sweeper"] if signs_at["sweeper"] is not None else float("nan")
     return [
         gauge("processes", "Processes of the farm with a fresh sign of life", ["kind"], alive),
         gauge("sweeper_lag_seconds", "Time since a sweep was last done", [], [((), lag_s)]),
@@ -222,8 +224,8 @@ def _stored(session: Session) -> list[Metric]:
         "weights": select(func.sum(Run.trained_weights_bytes)),
     }
     rows = [([kind], float(session.scalar(query) or 0)) for kind, query in sums.items()]
-    taken = select(Holding.kind, func.count(), func.sum(Holding.size_bytes)).group_by(Holding.kind)
-    counts = session.execute(taken.where(Holding.files_removed_at.is_not(None))).all()
+    removed = select(Holding.kind, func.count(), func.sum(Holding.size_bytes)).group_by(Holding.kind)
+    counts = session.execute(removed.where(Holding.files_removed_at.is_not(None))).all()
     return [
         gauge("storage_bytes", "Bytes of what rows name (equal files count each time)", ["kind"], rows),
         gauge(

@@ -1,4 +1,4 @@
-"""What one process counts itself (requests), and the exposition of that and of the farm's figures.
+"""The metrics that one process counts itself (requests), and the exposition of these and of the farm's figures.
 
 Requests are counted by each process; several uvicorn workers behind one address are added up when
 `PROMETHEUS_MULTIPROC_DIR` names a folder (prometheus_client's own way). What the database says is the same whichever

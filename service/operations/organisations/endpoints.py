@@ -39,7 +39,7 @@ def create_organisation(
 def list_organisations(farm: WholeFarmDep, _: PrincipalDep) -> list[OrganisationView]:
     """Every tenant, closed ones too."""
     with farm.database.read() as session:
-        return [OrganisationView.model_validate(one) for one in service.newest(session)]
+        return [OrganisationView.model_validate(organisation) for organisation in service.newest(session)]
 
 
 @router.patch("/organisations/{organisation_id}")

@@ -22,7 +22,7 @@ class OrganisationCreate(RequestBody):
 
 
 class OrganisationChange(RequestBody):
-    """What is to change; null: as it is."""
+    """A change of an organisation; null leaves a value as it is."""
 
     name: NameText | None = None
     quotas: dict[QuotaName, Amount | Literal["default", "unlimited"]] | None = Field(

@@ -70,8 +70,8 @@ def set_retention(organisation: Organisation, changes: Mapping[RuleName, float |
     organisation.retention = _changed(organisation.retention, changes, "forever")
 
 
-def _changed(own: Mapping[str, Any], changes: Mapping[Any, float | str], none: str) -> dict[str, Any]:
-    stay = {name: value for name, value in own.items() if changes.get(name) != "default"}
+def _changed(overrides: Mapping[str, Any], changes: Mapping[Any, float | str], none: str) -> dict[str, Any]:
+    stay = {name: value for name, value in overrides.items() if changes.get(name) != "default"}
     return stay | {name: None if value == none else value for name, value in changes.items() if value != "default"}
 
 

@@ -43,8 +43,8 @@ def list_heads(
 ) -> HeadsView:
     """Heads that the farm signed and kept now and then, of more results than `after`: it can be held to them."""
     with farm.database.read() as session:
-        kept = log.kept_heads(session, after, limit)
-        return HeadsView(heads=[HeadView(size=one.size, paper=json.loads(one.paper)) for one in kept])
+        heads = log.kept_heads(session, after, limit)
+        return HeadsView(heads=[HeadView(size=head.size, paper=json.loads(head.paper)) for head in heads])
 
 
 @router.get("/log/entries")
@@ -72,14 +72,14 @@ def show_consistency(farm: WholeFarmDep, _: PrincipalDep, first: Index, second: 
 
 
 @router.get("/runs/{run_id}/receipt", response_class=Response, responses=SIGNED, tags=["runs"])
-def show_receipt(run_id: str, own: FarmDep, farm: WholeFarmDep, _: PrincipalDep) -> Response:
-    """What proves the run's result without the farm: `pockfarm verify` reads it."""
-    with own.database.read() as session:
+def show_receipt(run_id: str, scoped_farm: FarmDep, farm: WholeFarmDep, _: PrincipalDep) -> Response:
+    """Returns the proof of the run's result without the farm: `pockfarm verify` reads it."""
+    with scoped_farm.database.read() as session:
         run = runs.find(session, run_id)
         runs.result_of(session, run)
     log.log_results(farm)
     with farm.database.read() as session:
-        found = log.receipt(session, farm, run)
-    if found is None:
+        receipt = log.receipt(session, farm, run)
+    if receipt is None:
         raise NotFound("receipt.later", "this result is not in the log yet", hint="ask again in a few seconds")
-    return Response(dumps(found), media_type="application/json")
+    return Response(dumps(receipt), media_type="application/json")

@@ -80,13 +80,13 @@ class _Tree:
 
     def append(self, index: int, leaf: str) -> None:
         """Add a leaf, and the subtrees that it completes."""
-        level, position, found = 0, index, leaf
+        level, position, node_hash = 0, index, leaf
         while True:
-            self._session.add(LogNode(level=level, position=position, hash=found))
-            self._known[level, position] = found
+            self._session.add(LogNode(level=level, position=position, hash=node_hash))
+            self._known[level, position] = node_hash
             if not position & 1:
                 return
-            found = merkle.node_hash(self.complete(level, position - 1), found)
+            node_hash = merkle.node_hash(self.complete(level, position - 1), node_hash)
             level, position = level + 1, position >> 1
 
 
@@ -118,14 +118,14 @@ def keep_head(farm: Farm) -> None:
         last = session.scalars(select(LogHead).order_by(LogHead.size.desc()).limit(1)).first()
         if (last is not None and last.at > now - HEAD_S) or size(session) <= (last.size if last is not None else 0):
             return
-        found = _head(session)
-        paper = signed(farm, CHECKPOINT_TYPE, found)
+        head = _head(session)
+        paper = signed(farm, CHECKPOINT_TYPE, head)
     with suppress(IntegrityError), farm.database.transaction() as session:  # another process has kept it
-        session.add(LogHead(size=found.size, paper=dumps(paper).decode(), at=now))
+        session.add(LogHead(size=head.size, paper=dumps(paper).decode(), at=now))
 
 
 def kept_heads(session: Session, after: int, limit: int) -> list[LogHead]:
-    """Of more results than `after`, the oldest first."""
+    """Returns the kept heads of more results than `after`, the oldest first."""
     return list(session.scalars(select(LogHead).where(LogHead.size > after).order_by(LogHead.size).limit(limit)))
 
 
@@ -141,16 +141,16 @@ def leaves(session: Session, start: int, limit: int) -> list[str]:
 
 
 def receipt(session: Session, farm: Farm, run: Run) -> Receipt | None:
-    """Of the result that counts; None if it is not in the log."""
+    """Returns the receipt of the result that counts; None if it is not in the log."""
     query = (
         select(Result.envelope, LoggedResult.entry)
         .join(LoggedResult, LoggedResult.attempt_id == Result.attempt_id)
         .where(Result.run_id == run.id, Result.state == "recorded")
     )
-    found = session.execute(query).one_or_none()
-    if found is None:
+    row = session.execute(query).one_or_none()
+    if row is None:
         return None
-    entry, listed = loads(LogEntry, found[1]), rooted(farm.settings.key_list_path)
+    entry, listed = loads(LogEntry, row[1]), rooted(farm.settings.key_list_path)
     signed = checkpoint(session, farm)
     head = loads(Checkpoint, signed.payload_bytes())
     return Receipt(
@@ -158,7 +158,7 @@ def receipt(session: Session, farm: Farm, run: Run) -> Receipt | None:
         entry=entry,
         proof=merkle.inclusion(entry.index, head.size, _Tree(session).complete),
         checkpoint=signed,
-        report=loads(Envelope, found[0]),
+        report=loads(Envelope, row[0]),
         signing_key=farm.signer.server_key(),
         root=listed.root if listed else None,
         key_list=listed.key_list if listed else None,

@@ -12,7 +12,7 @@ class LeavesView(View):
 
     start: int
     size: int
-    """Of the whole log."""
+    """Size of the whole log."""
     leaves: list[str]
     """SHA-256 of a zero byte and the entry's canonical JSON, hex; the first is that of `start`."""
 

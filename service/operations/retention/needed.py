@@ -1,4 +1,4 @@
-"""What of an organisation's old files is needed all the same: by open jobs and runs, by newer ones, by pinned runs."""
+"""Old files of an organisation that are still needed: by open jobs and runs, by newer ones, by pinned runs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Condition = ColumnElement[bool]
 
 def is_needed(session: Session, holding: Holding, before: float) -> bool:
     """Whether something of the organisation needs the file that came before then."""
-    sent = exists().where(Upload.digest == holding.digest)  # its sender may not have asked for the next thing yet
-    reasons = (sent, *REASONS[holding.kind](holding, before))  # type: ignore[index]
+    was_sent = exists().where(Upload.digest == holding.digest)  # its sender may not have asked for the next thing yet
+    reasons = (was_sent, *REASONS[holding.kind](holding, before))  # type: ignore[index]
     return any(session.scalar(select(reason)) for reason in reasons)
 
 
@@ -66,11 +66,11 @@ def _dataset(holding: Holding, before: float) -> tuple[Condition, ...]:
 
 
 def _weights(holding: Holding, before: float) -> tuple[Condition, ...]:
-    sent = exists().where(Attempt.run_id == Run.id, Attempt.weights_digest == holding.digest)
+    was_sent = exists().where(Attempt.run_id == Run.id, Attempt.weights_digest == holding.digest)
     return (
         _run(holding, before, Run.weights_digest == holding.digest),
         _run(holding, before, Run.trained_weights_digest == holding.digest),
-        exists().where(Run.organisation_id == holding.organisation_id, Run.state.in_(OPEN_RUN_STATES), sent),
+        exists().where(Run.organisation_id == holding.organisation_id, Run.state.in_(OPEN_RUN_STATES), was_sent),
     )
 
 

@@ -46,10 +46,10 @@ def set_file(session: Session, kind: Literal["bundle", "dataset"], digest: str, 
         .where(Holding.organisation_id == organisation_of(session), Holding.kind == kind, Holding.digest == digest)
         .with_for_update()
     )
-    held = session.scalar(query)
-    if held is None:
+    holding = session.scalar(query)
+    if holding is None:
         raise NotFound(f"{kind}.unknown", f"no {holdings.WORDS[kind].removeprefix('the ')} {digest}", where="digest")
-    if is_pinned and held.files_removed_at is not None:
-        raise holdings.taken(kind, digest, held.files_removed_at, where="digest")
-    held.pinned_at = (held.pinned_at or time.time()) if is_pinned else None
-    return held.pinned_at
+    if is_pinned and holding.files_removed_at is not None:
+        raise holdings.gone_file(kind, digest, holding.files_removed_at, where="digest")
+    holding.pinned_at = (holding.pinned_at or time.time()) if is_pinned else None
+    return holding.pinned_at

@@ -61,34 +61,34 @@ class Taken:
 
 @dataclass(slots=True)
 class Retention:
-    """One pass. `steps` may be left at any point, and another pass begun."""
+    """A pass of retention. `steps` may be left at any point, and another pass begun."""
 
     database: Database
     settings: Settings
     dry_run: bool = False
-    found: list[Taken] = field(default_factory=list)
+    removals: list[Taken] = field(default_factory=list)
     now: float = field(default_factory=time.time)
 
     def run(self) -> list[Taken]:
         """The whole pass."""
         for _ in self.steps():
             pass
-        return self.found
+        return self.removals
 
     def say(self) -> None:
         """Log what it did."""
-        if self.found:
-            size_bytes = sum(taken.size_bytes for taken in self.found)
-            LOG.info("retention took %d things (files of %d bytes)", len(self.found), size_bytes)
+        if self.removals:
+            size_bytes = sum(removal.size_bytes for removal in self.removals)
+            LOG.info("retention took %d things (files of %d bytes)", len(self.removals), size_bytes)
 
     def steps(self) -> Iterator[None]:
         """The pass, in steps that take little time each."""
         with self.database.read() as session:
             rows = session.execute(select(Organisation.id, Organisation.retention).order_by(Organisation.id))
-            owners = [(organisation_id, dict(own)) for organisation_id, own in rows]
-        for organisation_id, own in owners:
+            owners = [(organisation_id, dict(overrides)) for organisation_id, overrides in rows]
+        for organisation_id, overrides in owners:
             for name, act in RULES.items():
-                days = days_of(self.settings, own, name)
+                days = days_of(self.settings, overrides, name)
                 if days is not None:
                     yield from act(self, organisation_id, name, self.now - days * DAY_S)
 
@@ -120,14 +120,14 @@ class Retention:
             holding = session.get(Holding, key, with_for_update=True)
             if holding is None or not _is_still_due(holding, before) or is_needed(session, holding, before):
                 return
-            taken = Taken(key[0], NAMES[holding.kind], digest, holding.size_bytes)
-            self.found.append(taken)
+            removal = Taken(key[0], NAMES[holding.kind], digest, holding.size_bytes)
+            self.removals.append(removal)
             holding.files_removed_at = time.time()
             if holding.kind == "bundle":
                 _answer_no_more(session, digest, key[0])
             session.flush()
             release_free(session, files)
-            note(session, taken)
+            note(session, removal)
 
     def _models_of_jobs(self, organisation_id: str, before: float) -> Iterator[None]:
         """A model that was sent with its request is kept by the jobs that compiled it."""
@@ -150,9 +150,9 @@ class Retention:
             session.execute(update(Job).where(Job.model_digest == digest, *old).values(files_removed_at=time.time()))
             is_noted = session.get(Holding, (organisation_id, "model", digest)) is not None  # as that was taken
             if digest in release_free(session, files) and not is_noted:
-                taken = Taken(organisation_id, "model", digest, size_bytes or 0)
-                self.found.append(taken)
-                note(session, taken)
+                removal = Taken(organisation_id, "model", digest, size_bytes or 0)
+                self.removals.append(removal)
+                note(session, removal)
 
     def events(self, organisation_id: str, _: RuleName, before: float) -> Iterator[None]:
         """Deletes events of what ended before then."""
@@ -185,13 +185,13 @@ class Retention:
     def _forget(
         self, organisation_id: str, what: str, ids: Sequence[str], act: Callable[[Session, Sequence[str]], None]
     ) -> None:
-        taken = Taken(organisation_id, what, f"{len(ids)}")
-        self.found.append(taken)
+        removal = Taken(organisation_id, what, f"{len(ids)}")
+        self.removals.append(removal)
         if self.dry_run:
             return
         with self.database.transaction() as session:
             act(session, ids)
-            note(session, taken)
+            note(session, removal)
 
     def _batches(self, query: Select[str, str], order: InstrumentedAttribute[str]) -> Iterator[list[str]]:
         """First columns of `query`, whose second one is `order`, a few at a time."""
@@ -215,15 +215,15 @@ def _is_still_due(holding: Holding, before: float) -> bool:
 
 def _answer_no_more(session: Session, bundle: str, organisation_id: str) -> None:
     """The same request compiles anew from now on: the job that made the bundle no longer answers it."""
-    mine = (Job.bundle_digest == bundle, Job.organisation_id == organisation_id)
-    for job_id in session.scalars(select(Job.id).where(*mine)).all():
+    conditions = (Job.bundle_digest == bundle, Job.organisation_id == organisation_id)
+    for job_id in session.scalars(select(Job.id).where(*conditions)).all():
         session.execute(update(Job).where(Job.id == job_id).values(request_digest=digest_of(job_id.encode())))
 
 
 def release_free(session: Session, files: Sequence[str]) -> set[str]:
     """Let go of those locked files that nobody holds and no open run needs: records of them keep them no more."""
-    held = {one for one in files if is_open_anywhere(session, one)}
-    free = sorted(set(files) - held)
+    open_files = {digest for digest in files if is_open_anywhere(session, digest)}
+    free = sorted(set(files) - open_files)
     noted = update(FileUse).where(FileUse.digest.in_(free), FileUse.released_at.is_(None))
     session.execute(noted.values(released_at=time.time(), used_at=time.time()))  # the grace of their bytes begins now
     still = referred(session, free)
@@ -231,11 +231,11 @@ def release_free(session: Session, files: Sequence[str]) -> set[str]:
     return set(free) - still
 
 
-def note(session: Session, taken: Taken) -> None:
+def note(session: Session, removal: Taken) -> None:
     """The audit log's entry, in the transaction of what it tells."""
-    size = f", {taken.size_bytes:,} bytes" if taken.size_bytes else ""
-    detail = f"{taken.what}{size}: removed by the rules of retention"
-    add_entry(session, taken.organisation_id, "retention", subject=taken.subject, detail=detail)
+    size = f", {removal.size_bytes:,} bytes" if removal.size_bytes else ""
+    detail = f"{removal.what}{size}: removed by the rules of retention"
+    add_entry(session, removal.organisation_id, "retention", subject=removal.subject, detail=detail)
 
 
 def _forget_events(kind: type[Run | Job]) -> Callable[[Session, Sequence[str]], None]:

@@ -23,9 +23,9 @@ WORDS: Mapping[RuleName, str] = {
 DAY_S = 86400.0
 
 
-def days_of(settings: Settings, own: Mapping[str, float | None], name: RuleName) -> float | None:
+def days_of(settings: Settings, overrides: Mapping[str, float | None], name: RuleName) -> float | None:
     """How long it stays with an organisation that has these rules of its own; None: for ever."""
-    if name in own:
-        return own[name]
+    if name in overrides:
+        return overrides[name]
     default: float | None = getattr(settings, f"retention_{name}_days")
     return default

@@ -12,7 +12,7 @@ from service.base.identifiers import clean_text
 from service.store.database.models import AuditEntry
 
 COMMAND = "service.admin "
-"""What actions of commands begin with."""
+"""Prefix of the actions of commands."""
 
 
 def address_of(scope: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from service.store.database.models import AuditEntry
 LOG = logging.getLogger(__name__)
 READING = ("GET", "HEAD", "OPTIONS")
 MOST_BODY_BYTES = 64 << 10
-"""Of an answer that is looked into for the id of what was made."""
+"""Largest answer that is searched for the id of what was made."""
 CALLER = "principal"
 """In a request's state."""
 Entry = Mapping[str, Any]
@@ -31,7 +31,7 @@ Entry = Mapping[str, Any]
 TOLD = ("organisation_id", "key_id", "action", "subject", "status")
 FAILED: Message = {"type": "http.response.start", "status": 500}
 FAILURE = b'{"code": "service.internal", "detail": "the farm failed on this request; the failure is in its log"}'
-"""What is recorded of a request that a defect of ours ended."""
+"""Body that is recorded for a request which a defect of ours ended."""
 
 
 class RecordRequests:
@@ -77,42 +77,42 @@ class RecordRequests:
         try:
             self._database.add(AuditEntry, rows)
         except Exception:  # whatever a driver raises: what was done is done, and the log has the rest
-            told = [[row[name] for name in TOLD] for row in rows]
-            LOG.exception("audit entries could not be written: %s", told)
+            shown_rows = [[row[name] for name in TOLD] for row in rows]
+            LOG.exception("audit entries could not be written: %s", shown_rows)
 
 
 def entries(scope: Scope, caller: Principal, start: Message, body: bytes) -> list[Entry]:
-    """What is recorded of an answered request: for the caller's organisation, and for one that it acted upon."""
+    """Makes the entries of an answered request: for the caller's organisation, and for one that it acted upon."""
     status: int = start["status"]
-    said = _json(body)
+    answer = _json(body)
     named = [value for name, value in scope.get("path_params", {}).items() if name not in SECRET_PARAMETERS]
     route = getattr(scope.get("route"), "path", scope["path"])
     fields: dict[str, Any] = {
         "address": address_of(scope),
         "action": clean_text(f"{scope['method']} {route}"),
-        "subject": clean_text(" ".join(map(str, named)) or _made(said)),
+        "subject": clean_text(" ".join(map(str, named)) or _created_id(answer)),
         "outcome": "done" if status < 400 else "refused" if status < 500 else "failed",
         "status": status,
-        "code": clean_text(str(said.get("code", "")), 100) if status >= 400 else "",
-        "detail": clean_text(str(said.get("detail", "")), 1000) if status >= 400 else "",
+        "code": clean_text(str(answer.get("code", "")), 100) if status >= 400 else "",
+        "detail": clean_text(str(answer.get("detail", "")), 1000) if status >= 400 else "",
     }
-    mine = {"organisation_id": caller.organisation_id, "key_id": caller.key_id, "user_id": caller.user_id, **fields}
+    entry = {"organisation_id": caller.organisation_id, "key_id": caller.key_id, "user_id": caller.user_id, **fields}
     other = scope.get("path_params", {}).get("organisation_id")
     if other is None or other == caller.organisation_id or status >= 400:
-        return [mine]
-    told = fields | {"detail": "by the farm's administrators", "address": ""}
-    return [mine, {"organisation_id": other, "key_id": None, "user_id": None, **told}]
+        return [entry]
+    shared = fields | {"detail": "by the farm's administrators", "address": ""}
+    return [entry, {"organisation_id": other, "key_id": None, "user_id": None, **shared}]
 
 
 def _json(body: bytes) -> Mapping[str, Any]:
     if len(body) > MOST_BODY_BYTES:
         return {}
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
-def _made(said: Mapping[str, Any]) -> str:
-    return str(said.get("id") or said.get("digest") or "")
+def _created_id(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("id") or answer.get("digest") or "")

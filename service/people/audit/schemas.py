@@ -8,7 +8,7 @@ from service.base.schemas import Timestamp, View
 
 
 class AuditView(View):
-    """One request that changed something, or was to."""
+    """A request that changed something, or was to."""
 
     id: str
     at: Timestamp

@@ -70,8 +70,8 @@ def everything(database: Database, chosen: AuditFilter) -> Iterator[AuditView]:
 
 
 def _names(session: Session, kind: type[ApiKey | User], ids: set[str]) -> dict[str, str]:
-    found = session.execute(select(kind.id, kind.name).where(kind.id.in_(ids)))
-    return {row_id: name for row_id, name in found}  # noqa: C416 (rows are no tuples to the type checker)
+    rows = session.execute(select(kind.id, kind.name).where(kind.id.in_(ids)))
+    return {row_id: name for row_id, name in rows}  # noqa: C416 (rows are no tuples to the type checker)
 
 
 def _view(row: AuditEntry, key_name: str | None, user_name: str | None) -> AuditView:

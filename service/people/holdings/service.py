@@ -23,7 +23,7 @@ Kind = Literal["bundle", "dataset", "model", "data", "weights"]
 _IDS: Mapping[Kind, str] = {"bundle": "bun", "dataset": "dat", "model": "mod", "data": "dat", "weights": "wgt"}
 KINDS: tuple[Kind, ...] = tuple(_IDS)
 SENT: tuple[Kind, ...] = ("model", "data")
-"""What a request for a compile may name by digest instead of sending it."""
+"""Kinds of files that a request for a compile may name by digest instead of sending them."""
 
 
 def hold(
@@ -49,14 +49,14 @@ def hold(
     }
     hold_files(session, [digest])
     insert_if_new(session, Holding, fields)
-    taken = (
+    conditions = (
         Holding.organisation_id == fields["organisation_id"],
         Holding.kind == kind,
         Holding.digest == digest,
         Holding.files_removed_at.is_not(None),
     )
     session.execute(
-        update(Holding).where(*taken).values(files_removed_at=None, created_at=time.time()),
+        update(Holding).where(*conditions).values(files_removed_at=None, created_at=time.time()),
         execution_options=dict(EVERYONES),
     )
 
@@ -87,7 +87,7 @@ def check_room(session: Session, settings: Settings, digest: str, *, more_bytes:
 def find(
     session: Session, kinds: Collection[Kind], digest: str, *, organisation_id: str | None = None
 ) -> Holding | None:
-    """What the organisation (the session's, if none is given) holds under the digest, as one of the kinds."""
+    """Returns the organisation's (the session's, if none is given) holding of the digest, as one of the kinds."""
     whose = organisation_id or organisation_of(session)
     query = select(Holding).where(
         Holding.organisation_id == whose,
@@ -99,10 +99,10 @@ def find(
 
 
 def of_digests(session: Session, kind: Kind, digests: Iterable[str]) -> dict[str, Holding]:
-    """What the session's organisation holds of these, by digest."""
-    mine = Holding.organisation_id == organisation_of(session)
-    query = select(Holding).where(mine, Holding.kind == kind, Holding.digest.in_(set(digests)))
-    return {found.digest: found for found in session.scalars(query)}
+    """Returns the holdings of these by the session's organisation, by digest."""
+    is_own = Holding.organisation_id == organisation_of(session)
+    query = select(Holding).where(is_own, Holding.kind == kind, Holding.digest.in_(set(digests)))
+    return {holding.digest: holding for holding in session.scalars(query)}
 
 
 WORDS: Mapping[Kind, str] = {
@@ -126,24 +126,24 @@ def refuse_taken(session: Session, kind: Kind, digest: str, *, where: str = "") 
     query = select(Holding.files_removed_at).where(*_is_own(session, kind, digest))
     removed_at = session.scalar(query)
     if removed_at is not None:
-        raise taken(kind, digest, removed_at, where=where)
+        raise gone_file(kind, digest, removed_at, where=where)
 
 
 def use(session: Session, kind: Kind, digest: str, *, where: str = "") -> Holding | None:
     """The session's holding, if there is one; retention does not take it before this transaction ends. Raises: Gone."""
     query = select(Holding).where(*_is_own(session, kind, digest)).with_for_update(read=True)
-    held = session.scalar(query, execution_options={"populate_existing": True})
-    if held is not None and held.files_removed_at is not None:
-        raise taken(kind, digest, held.files_removed_at, where=where)
-    return held
+    holding = session.scalar(query, execution_options={"populate_existing": True})
+    if holding is not None and holding.files_removed_at is not None:
+        raise gone_file(kind, digest, holding.files_removed_at, where=where)
+    return holding
 
 
 def _is_own(session: Session, kind: Kind, digest: str) -> tuple[ColumnElement[bool], ...]:
     return Holding.organisation_id == organisation_of(session), Holding.kind == kind, Holding.digest == digest
 
 
-def taken(kind: Kind, digest: str, removed_at: float, *, where: str = "") -> Gone:
-    """What is said of a file that retention has taken."""
+def gone_file(kind: Kind, digest: str, removed_at: float, *, where: str = "") -> Gone:
+    """Makes the error about a file that retention has taken."""
     return Gone(
         "retention.removed",
         f"{WORDS[kind]} {digest} was removed by retention on {utc_text(removed_at)}",

@@ -20,7 +20,7 @@ from service.people.users import service as users
 
 router = APIRouter(tags=["keys"])
 PAGE = r"^/(dashboard(/[A-Za-z0-9_][A-Za-z0-9_.:-]*)*)?$"
-"""Of this farm only: a link leads to no other place, whoever made its address longer."""
+"""Pattern of pages of this farm only: a link leads to no other place, whoever made its address longer."""
 To = Annotated[str, Query(max_length=300, pattern=PAGE, description="The page of the dashboard that it leads to")]
 
 

@@ -53,7 +53,7 @@ class KeyView(View):
 
 
 def key_view(key: ApiKey) -> KeyView:
-    """What a key's row looks like from outside."""
+    """Returns the view of a key's row for the API."""
     plain = {name: getattr(key, name) for name in KeyView.model_fields if name != "scopes"}
     granted = scopes_of(key.role, key.scopes)
     return KeyView(**plain, scopes=[scope for scope in SCOPES if scope in granted])

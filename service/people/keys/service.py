@@ -89,10 +89,10 @@ def _keys() -> Select[ApiKey, dict[str, Any]]:
     return query.where(*is_good, is_fresh, is_open, ~removed.exists())
 
 
-def _principal(found: Row[ApiKey, dict[str, Any]] | None) -> Principal | None:
-    if found is None:
+def _principal(row: Row[ApiKey, dict[str, Any]] | None) -> Principal | None:
+    if row is None:
         return None
-    key, quotas = found
+    key, quotas = row
     granted = scopes_of(key.role, key.scopes)
     return Principal(key.id, key.name, key.organisation_id, key.user_id, granted, quotas or {}, key.expires_at)
 
@@ -109,13 +109,13 @@ def principal_of_key(session: Session, secret: str) -> Principal | None:
 
 def known_principal(memory: Memory, secret: str) -> Principal | None:
     """Whose key this is, if it was asked for within the last second; nothing is read."""
-    found = memory.known(("key", secret_hash(secret)))
-    return _unexpired(found) if isinstance(found, Principal) else None
+    principal = memory.get(("key", secret_hash(secret)))
+    return _unexpired(principal) if isinstance(principal, Principal) else None
 
 
-def _unexpired(found: Principal | None) -> Principal | None:
-    is_over = found is not None and found.expires_at is not None and found.expires_at <= time.time()
-    return None if is_over else found
+def _unexpired(principal: Principal | None) -> Principal | None:
+    is_over = principal is not None and principal.expires_at is not None and principal.expires_at <= time.time()
+    return None if is_over else principal
 
 
 def create_link(session: Session, *, key_id: str, lifetime_s: float) -> tuple[str, float]:

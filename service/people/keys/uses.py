@@ -41,8 +41,8 @@ class KeyUses:
             with database.transaction() as session:
                 for key_id, at in sorted(new.items()):
                     is_newer = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < at)
-                    mine = update(ApiKey).where(ApiKey.id == key_id, is_newer)
-                    session.execute(mine.values(last_used_at=at), execution_options=UNREMEMBERED)
+                    statement = update(ApiKey).where(ApiKey.id == key_id, is_newer)
+                    session.execute(statement.values(last_used_at=at), execution_options=UNREMEMBERED)
         except BaseException:
             with self._lock:
                 self._new = new | self._new

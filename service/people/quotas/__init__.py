@@ -1,1 +1,1 @@
-"""What an organisation may have and do at once, and how fast."""
+"""The quotas of an organisation: what it may have and do at once, and how fast."""

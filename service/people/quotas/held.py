@@ -14,7 +14,7 @@ from service.people.quotas.limits import exceeded
 
 
 class HeldAnswers:
-    """Of one process; all of it belongs to the event loop."""
+    """Held answers of one process; all of it belongs to the event loop."""
 
     def __init__(self) -> None:
         self._held: Counter[str] = Counter()

@@ -52,7 +52,7 @@ QuotaName = Literal[
 ]
 DAY_S = 86400.0
 EXPECTED_CPU_S = 10.0
-"""Of a compile, until the organisation's own tell how long they take."""
+"""Expected processor time of a compile, until the organisation's own tell how long they take."""
 RETRY_AFTER_S = 30
 HINT = "whoever runs the farm can raise it (PATCH /organisations/{id}, quotas); GET /organisation shows limits and use"
 ORGANISATIONS = frozenset({Organisation.__tablename__})
@@ -65,7 +65,7 @@ class Quota:
 
     name: QuotaName
     words: str
-    """What is counted, in words: `the organisation has 5 {words}`."""
+    """Words for what is counted: `the organisation has 5 {words}`."""
     count: Count
     passes: bool
     """Use falls by waiting: 429 then, else 403."""
@@ -91,8 +91,10 @@ def running_attempts(session: Session, organisation_id: str) -> float:
 
 def _storage_bytes(session: Session, organisation_id: str) -> float:
     """Files that it holds, each once, checkpoints of its runs, and what has come of its open uploads."""
-    held = (Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None))
-    each = select(func.max(Holding.size_bytes).label("size_bytes")).where(*held).group_by(Holding.digest).subquery()
+    conditions = (Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None))
+    each = (
+        select(func.max(Holding.size_bytes).label("size_bytes")).where(*conditions).group_by(Holding.digest).subquery()
+    )
     of_its_runs = select(func.sum(Checkpoint.size_bytes)).join(Run, Run.id == Checkpoint.run_id)
     queries = (
         select(func.sum(each.c.size_bytes)),
@@ -103,11 +105,13 @@ def _storage_bytes(session: Session, organisation_id: str) -> float:
 
 
 def _compile_cpu_s(session: Session, organisation_id: str) -> float:
-    """What compiles took; one that has not ended counts as what the others took on average, or as what it has taken."""
+    """Returns the processor time that compiles took; one that has not ended counts as what the others took on average,
+    or as what it has taken.
+    """
     newest = (Job.organisation_id == organisation_id, Job.created_at > time.time() - DAY_S)
     is_open = Job.state.in_(OPEN_JOB_STATES)
-    ended = select(func.sum(Job.cpu_s), func.avg(Job.cpu_s)).where(*newest, ~is_open, Job.cpu_s > 0)
-    took_s, mean_s = session.execute(ended, execution_options=dict(EVERYONES)).one()
+    query = select(func.sum(Job.cpu_s), func.avg(Job.cpu_s)).where(*newest, ~is_open, Job.cpu_s > 0)
+    took_s, mean_s = session.execute(query, execution_options=dict(EVERYONES)).one()
     expected_s = float(mean_s or EXPECTED_CPU_S)
     each = case((Job.cpu_s > expected_s, Job.cpu_s), else_=expected_s)
     open_s = session.scalar(select(func.sum(each)).where(*newest, is_open), execution_options=dict(EVERYONES))
@@ -185,14 +189,14 @@ QUOTAS: tuple[Quota, ...] = (
     Quota("run_s", "seconds that one run may ask for", _nothing, passes=False, step="ask for less"),
 )
 UNCOUNTED: tuple[QuotaName, ...] = ("open_streams", "cost_per_minute", "run_s")
-"""What each process counts for itself, a rate, and a limit on each one: of these the database knows no sum."""
+"""Quotas without a sum in the database: one that each process counts for itself, a rate, and a limit on each run."""
 BY_NAME: Mapping[QuotaName, Quota] = {quota.name: quota for quota in QUOTAS}
 
 
-def limit_of(settings: Settings, own: Mapping[str, float | None], name: QuotaName) -> float | None:
+def limit_of(settings: Settings, overrides: Mapping[str, float | None], name: QuotaName) -> float | None:
     """The limit of an organisation with these quotas of its own; None: there is none."""
-    if name in own:
-        return own[name]
+    if name in overrides:
+        return overrides[name]
     default: float | None = getattr(settings, f"quota_{name}")
     return default
 
@@ -299,8 +303,8 @@ def exceeded(name: QuotaName, *, limit: float, use: float, retry_after_s: int = 
     """The refusal of who is at a limit."""
     quota = BY_NAME[name]
     extra = {"quota": name, "limit": limit, "use": use}
-    said = f"the organisation has {use:,.0f} {quota.words}, the limit is {limit:,.0f}"
+    message = f"the organisation has {use:,.0f} {quota.words}, the limit is {limit:,.0f}"
     hint, where = f"{quota.step}; {HINT}", f"quotas.{name}"
     if quota.passes:
-        return TooMany(f"quota.{name}", said, where=where, hint=hint, retry_after_s=retry_after_s, extra=extra)
-    return Forbidden(f"quota.{name}", said, where=where, hint=hint, cause="limits", extra=extra)
+        return TooMany(f"quota.{name}", message, where=where, hint=hint, retry_after_s=retry_after_s, extra=extra)
+    return Forbidden(f"quota.{name}", message, where=where, hint=hint, cause="limits", extra=extra)

@@ -28,7 +28,7 @@ COSTS: Mapping[str, float] = {
     "POST /datasets": 20.0,
     "POST /runs": 5.0,
 }
-"""What starts work, in units of one read."""
+"""Costs of requests that start work, in units of one read."""
 EXPORT = ".{ending}"
 EXPORT_COST = 20.0
 """A whole table as a file."""
@@ -43,13 +43,13 @@ MINUTE_S = 60.0
 
 
 def cost_of(address: str, rule: Rule) -> float:
-    """What a request costs, in units of one read."""
+    """Returns the cost of a request, in units of one read."""
     return COSTS.get(address, EXPORT_COST if address.endswith(EXPORT) else SCOPE_COSTS[rule.scope])
 
 
 @dataclass(slots=True)
 class Rates:
-    """What this process has taken out of the buckets, and has not spent."""
+    """The tokens that this process has taken out of the buckets, and has not spent."""
 
     _left: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -68,11 +68,11 @@ class Rates:
         if per_minute is None or cost <= 0:
             return
         with self._lock:
-            left = self._left.get(organisation_id, 0.0)
-            if left >= cost:
-                self._left[organisation_id] = left - cost
+            balance = self._left.get(organisation_id, 0.0)
+            if balance >= cost:
+                self._left[organisation_id] = balance - cost
                 return
-        needed = cost - left
+        needed = cost - balance
         with database.transaction() if session is None else nullcontext(session) as using:
             got, has = take(using, organisation_id, needed=needed, per_minute=per_minute)
         if got < needed:
@@ -95,6 +95,6 @@ def take(session: Session, organisation_id: str, *, needed: float, per_minute: f
     had = bucket.tokens
     if had < needed:
         return 0.0, had
-    taken = min(had, max(needed, per_minute / BLOCKS))
-    bucket.tokens = had - taken
-    return taken, had
+    block = min(had, max(needed, per_minute / BLOCKS))
+    bucket.tokens = had - block
+    return block, had

@@ -19,7 +19,7 @@ from service.store.database.scope import EVERYONES
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What an organisation has of the farm's devices."""
+    """An organisation's share of the farm's devices."""
 
     live: int = 0
     """Runs on devices now."""
@@ -30,8 +30,9 @@ class Share:
 
 
 def shares_of(session: Session, settings: Settings, organisation_ids: Collection[str]) -> dict[str, Share]:
-    """Of organisations whose runs wait; `live` is counted only where it decides something. One that waits alone and has
-    no limit is left out."""
+    """Returns the shares of organisations whose runs wait; `live` is counted only where it decides something. One that
+    waits alone and has no limit is left out.
+    """
     if len(organisation_ids) == 1:
         (only,) = organisation_ids
         if limit_of(settings, quotas_of(session, only), "running_attempts") is None:
@@ -75,5 +76,5 @@ def may_start(session: Session, settings: Settings, run: Run) -> bool:
 
 def note_served(session: Session, organisation_id: str) -> None:
     """A device takes a run of it, and others wait: they come first now."""
-    mine = update(Organisation).where(Organisation.id == organisation_id)
-    session.execute(mine.values(runs_served_at=time.time()), execution_options=UNREMEMBERED)
+    statement = update(Organisation).where(Organisation.id == organisation_id)
+    session.execute(statement.values(runs_served_at=time.time()), execution_options=UNREMEMBERED)

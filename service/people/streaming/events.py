@@ -72,10 +72,10 @@ async def respond(
 class _Held(StreamingResponse):
     """A stream that counts as an answer held open for as long as it is sent, and is refused before it starts."""
 
-    def __init__(self, held: AbstractContextManager[None], stream: AsyncIterator[str]) -> None:
+    def __init__(self, slot: AbstractContextManager[None], stream: AsyncIterator[str]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(stream, media_type="text/event-stream", headers=headers)
-        self._held = held
+        self._held = slot
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it. Raises: TooMany, with nothing sent."""

@@ -33,7 +33,7 @@ async def watch(request: Request, farm: Farm, subject: str, look: Look, *, wait_
 
     Raises: TooMany (the caller's organisation has as many answers open as it may).
     """
-    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+    etags = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     give_up_at = time.monotonic() + wait_s
     with farm.part(Watchers).held(subject) as bell, ExitStack() as waiting:
         is_held = False
@@ -41,7 +41,7 @@ async def watch(request: Request, farm: Farm, subject: str, look: Look, *, wait_
             tag, view = await run_in_threadpool(_look, farm, look)
             etag = f'"{tag}"'
             headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-            if etag not in known:
+            if etag not in etags:
                 return JSONResponse(view.model_dump(mode="json"), headers=headers)
             if time.monotonic() >= give_up_at or await request.is_disconnected():
                 return Response(status_code=304, headers=headers)

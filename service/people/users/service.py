@@ -15,8 +15,8 @@ from service.store.database.models import User
 def create(session: Session, organisation_id: str, name: str) -> User:
     """A new person. Raises: Conflict for a name that is taken."""
     cleaned = clean_name(name)
-    mine = select(User.id).where(User.organisation_id == organisation_id, User.name == cleaned)
-    if session.scalar(mine) is not None:
+    query = select(User.id).where(User.organisation_id == organisation_id, User.name == cleaned)
+    if session.scalar(query) is not None:
         raise Conflict(
             "user.name", f"there is a user {cleaned!r:.100} already", where="name", hint="GET /users lists them"
         )

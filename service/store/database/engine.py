@@ -1,4 +1,4 @@
-"""One engine and one session type for SQLite and PostgreSQL, API and workers.
+"""The engine and the session type, the same for SQLite and PostgreSQL, API and workers.
 
 Writers commit at the edge: `with database.transaction() as session:` commits once, at its end. On SQLite it starts with
 BEGIN IMMEDIATE (a deferred transaction that writes later can fail with SQLITE_BUSY whatever the time-out); reads use
@@ -74,7 +74,7 @@ class Database:
     def transaction(self) -> Iterator[Session]:
         """A session that commits at the end of the block, or rolls back if the block raises."""
         with FarmSession(self.engine, expire_on_commit=False, info=self._info) as session:
-            with self._turns.one(), session.begin():
+            with self._turns.hold(), session.begin():
                 yield session
             self.memory.forget(changed_tables(session))
             for tell in self.after_commit:
@@ -91,7 +91,7 @@ class Database:
     def read(self) -> Iterator[Session]:
         """A session for reading, which blocks nobody. SQLite shows it one moment throughout, PostgreSQL does not."""
         with (
-            self._turns.one(),
+            self._turns.hold(),
             FarmSession(self._reader, expire_on_commit=False, autoflush=False, info=self._info) as session,
         ):
             yield session

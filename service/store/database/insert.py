@@ -1,4 +1,4 @@
-"""One statement that adds rows, whether or not they are there: the same work either way, and no race."""
+"""Statements that add rows, whether or not they are there: the same work either way, and no race."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def keep_higher(
 
 
 def _dialect(session: Session) -> Any:
-    """What both call the same, and type apart."""
+    """Returns the dialect's module: both have the same functions under one name, with types of their own."""
     return sqlite if session.connection().dialect.name == "sqlite" else postgresql

@@ -1,4 +1,5 @@
-"""What was worked out of rows that never change (a recorded report, a bundle's plan): kept while there is room for it.
+"""Values that were worked out of rows that never change (a recorded report, a bundle's plan): kept while there is room
+for them.
 
 Nothing of it grows old, so only room ends it: what was asked for least lately goes first. A key names the row and its
 content's digest; who may see the row is asked of the database each time, before anything is looked for here.
@@ -14,7 +15,7 @@ from typing import TypeVar, cast
 
 T = TypeVar("T")
 ROOM_BYTES = 48 << 20
-"""Of one process and database."""
+"""Room for the values of one process and database."""
 
 
 @dataclass(slots=True)
@@ -28,17 +29,17 @@ class Lasting:
 
     @property
     def filled_bytes(self) -> int:
-        """Of the room."""
+        """Bytes of the room that are filled."""
         return self._filled_bytes
 
-    def known(self, key: Hashable) -> object | None:
+    def get(self, key: Hashable) -> object | None:
         """The value of this key; None where there is none (any more)."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is None:
+            cached = self._kept.get(key)
+            if cached is None:
                 return None
             self._kept.move_to_end(key)
-            return found[0]
+            return cached[0]
 
     def keep(self, key: Hashable, value: object, size_bytes: int) -> None:
         """Remember a value that takes about so many bytes; what takes more than a quarter of the room is not kept."""
@@ -54,9 +55,9 @@ class Lasting:
 
     def recall(self, key: Hashable, work_out: Callable[[], T], size_of: Callable[[T], int]) -> T:
         """The value of this key, worked out if it is not known. None is not kept."""
-        found = self.known(key)
-        if found is not None:
-            return cast(T, found)
+        cached = self.get(key)
+        if cached is not None:
+            return cast(T, cached)
         value = work_out()
         if value is not None:
             self.keep(key, value, size_of(value))

@@ -1,4 +1,4 @@
-"""What was read lately: values that are asked for again and again and change now and then.
+"""Values that were read lately: they are asked for again and again and change now and then.
 
 A value is kept for a second. A commit of this process that has touched a table which it was read from makes it be
 forgotten at once; what other processes commit is seen a second later at most.
@@ -26,7 +26,9 @@ T = TypeVar("T")
 KEPT_S = 1.0
 MOST_KEPT = 10_000
 DEAR_S, RESTS = 0.02, 50
-"""What takes longer than this to find is not looked for again until that many times as long has passed."""
+"""Time from which a search is dear, and the factor of its rest: a dear one is not repeated until that many times as
+long has passed.
+"""
 MEMORY = "memory"
 """In `Session.info`: the memory of its database."""
 _CHANGED = "changed"
@@ -36,7 +38,9 @@ UNREMEMBERED: Mapping[str, bool] = {"pockfarm_unremembered": True}
 
 @dataclass(slots=True)
 class Memory:
-    """Of one process and database. Values must not be changed by whoever gets them, and be no rows of a session."""
+    """The memory of one process and database. Values must not be changed by whoever gets them, and be no rows of a
+    session.
+    """
 
     lasting: Lasting = field(default_factory=Lasting)
     _kept: dict[Hashable, tuple[float, frozenset[str], object]] = field(default_factory=dict)
@@ -47,9 +51,9 @@ class Memory:
 
     def recall(self, key: Hashable, tables: frozenset[str], read: Callable[[], T]) -> T:
         """The value of this key, read anew if it was not read lately. That there is none (None) is not kept."""
-        found = self.known(key)
-        if found is not None:
-            return cast(T, found)
+        cached = self.get(key)
+        if cached is not None:
+            return cast(T, cached)
         before = self._changes
         value = read()
         if value is not None:
@@ -63,16 +67,16 @@ class Memory:
         began = time.monotonic()
         if began < until:
             return cast(T, value)
-        found = read()
+        computed = read()
         took_s = time.monotonic() - began
         if took_s >= DEAR_S:
-            self._dear[key] = (began + (1 + RESTS) * took_s, found)
-        return found
+            self._dear[key] = (began + (1 + RESTS) * took_s, computed)
+        return computed
 
-    def known(self, key: Hashable) -> object | None:
+    def get(self, key: Hashable) -> object | None:
         """The value of this key if it was read lately; nothing is read."""
-        kept = self._kept.get(key)
-        return kept[2] if kept is not None and time.monotonic() < kept[0] else None
+        slot = self._kept.get(key)
+        return slot[2] if slot is not None and time.monotonic() < slot[0] else None
 
     def _keep(self, key: Hashable, tables: frozenset[str], value: object, before: int) -> None:
         now = time.monotonic()
@@ -80,7 +84,7 @@ class Memory:
             if self._changes != before:
                 return  # somebody has committed since: it may be what was there before
             if now - self._tidied_at > KEPT_S or len(self._kept) >= MOST_KEPT:
-                fresh = [(one, kept) for one, kept in self._kept.items() if now < kept[0]]
+                fresh = [(cached_key, slot) for cached_key, slot in self._kept.items() if now < slot[0]]
                 self._kept, self._tidied_at = dict(fresh[:MOST_KEPT]), now
             if len(self._kept) < MOST_KEPT:
                 self._kept[key] = (now + KEPT_S, tables, value)
@@ -91,7 +95,7 @@ class Memory:
             return
         with self._lock:
             self._changes += 1
-            self._kept = {key: kept for key, kept in self._kept.items() if kept[1].isdisjoint(tables)}
+            self._kept = {key: slot for key, slot in self._kept.items() if slot[1].isdisjoint(tables)}
 
 
 def recalled(session: Session, key: Hashable, tables: frozenset[str], read: Callable[[], T]) -> T:
@@ -110,13 +114,13 @@ def recalled_if_dear(session: Session, key: Hashable, read: Callable[[], T]) -> 
 
 
 def lasting_of(session: Session) -> Lasting:
-    """What never changes, as it is known of the session's database; of a session without a memory nothing is."""
+    """Returns the lasting values of the session's database; of a session without a memory nothing is known."""
     memory: Memory | None = session.info.get(MEMORY)
     return Lasting() if memory is None else memory.lasting
 
 
 def changed_tables(session: Session) -> frozenset[str]:
-    """What a session has written, once it has committed."""
+    """Returns the tables that a session has written, once it has committed."""
     return frozenset(session.info.pop(_CHANGED, ()))
 
 

@@ -19,7 +19,7 @@ _CURSOR = re.compile(r"[a-z]+_[0-9a-zA-Z]+")
 def newest_first(
     session: Session, query: Select[Row], key: InstrumentedAttribute[str], *, limit: int, cursor: str | None
 ) -> tuple[Sequence[Row], str | None]:
-    """One page of `query` in falling order of `key`, and the next cursor (None: this is the last page).
+    """Returns a page of `query` in falling order of `key`, and the next cursor (None: this is the last page).
 
     Raises: Invalid for a cursor that no page has given.
     """

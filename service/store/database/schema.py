@@ -146,12 +146,12 @@ def _is_blocked(error: DBAPIError) -> bool:
 
 
 def _blocked_by(url: str, tries: int) -> str:
-    """What to tell the operator: who has been in a transaction for longest."""
-    said = f"the migration did not get its locks in {tries} tries; the database is as it was. "
+    """Tells the operator who has been in a transaction for longest."""
+    message = f"the migration did not get its locks in {tries} tries; the database is as it was. "
     database = Database(url)
     try:
         if database.engine.dialect.name == "sqlite":
-            return said + "Another process is writing all the time: stop the farm, then migrate again"
+            return message + "Another process is writing all the time: stop the farm, then migrate again"
         with database.read() as session:
             rows = session.execute(text(LONGEST_TRANSACTIONS)).all()
     finally:
@@ -159,7 +159,7 @@ def _blocked_by(url: str, tries: int) -> str:
     who = "; ".join(
         f"pid {pid} ({name or 'no name'}, {state}, since {since:.0f} s)" for pid, name, state, since in rows
     )
-    return said + f"In a transaction for longest: {who or 'nobody now'}. End these (pg_terminate_backend), or wait"
+    return message + f"In a transaction for longest: {who or 'nobody now'}. End these (pg_terminate_backend), or wait"
 
 
 def check_schema(database: Database) -> None:

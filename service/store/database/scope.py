@@ -1,4 +1,5 @@
-"""What a session of one organisation sees and writes: conditions that are added to its every statement.
+"""The scope of a session of one organisation, which limits what it sees and writes: conditions that are added to its
+every statement.
 
 `SCOPES` says, for tables, which rows are an organisation's; `UNSCOPED` says why the rest has no such condition. A
 session without an organisation (the sweeper's, a device's, a worker's) sees all, and says whose its new rows are.

@@ -1,4 +1,5 @@
-"""What an older schema cannot hold, kept by a downgrade and put back by the upgrade: `op.set_aside`, `op.put_back`.
+"""Values that an older schema cannot hold, kept by a downgrade and put back by the upgrade: `op.set_aside`,
+`op.put_back`.
 
 Rows and values lie in tables `set_aside_<revision>_<table>[_<column>]`, none for no rows. Plain SQL on the migration's
 connection: nothing here may depend on the models, which are newer than any revision.

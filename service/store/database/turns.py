@@ -25,7 +25,7 @@ class Turns:
         self._holders: set[int] = set()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Have a turn during the block."""
         thread = threading.get_ident()
         if thread in self._holders:

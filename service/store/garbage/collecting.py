@@ -29,14 +29,14 @@ from service.store.storage import MissingFile, Storage
 LOG = logging.getLogger(__name__)
 BATCH = 200
 HALF_WRITTEN_S = 3600.0
-"""What has not grown for so long, whatever the grace, belongs to a process that died."""
+"""Time without growth after which an unfinished file, whatever the grace, belongs to a process that died."""
 FORGET_REMOVED_S = 30 * 24 * 3600.0
 """A note that a file was removed is kept so long: no transaction that began before the removal lives longer."""
 
 
 @dataclass(slots=True)
 class Collected:
-    """What a pass found and did; `removed` and `unfinished` are what would go in a dry run."""
+    """The findings and deeds of a pass; in a dry run, `removed` and `unfinished` are what would go."""
 
     files: int = 0
     removed: list[tuple[str, int]] = field(default_factory=list)
@@ -52,30 +52,30 @@ class Collected:
 
 @dataclass(slots=True)
 class Collection:
-    """One pass. `steps` may be left at any point, and another pass begun."""
+    """A pass of the collection. `steps` may be left at any point, and another pass begun."""
 
     database: Database
     storage: Storage
     grace_s: float
     dry_run: bool = False
-    found: Collected = field(default_factory=Collected)
+    totals: Collected = field(default_factory=Collected)
 
     def run(self) -> Collected:
         """The whole pass."""
         for _ in self.steps():
             pass
-        return self.found
+        return self.totals
 
     def say(self) -> None:
         """Log what it did."""
-        found = self.found
-        if found.removed or found.unfinished:
+        totals = self.totals
+        if totals.removed or totals.unfinished:
             LOG.info(
                 "removed %d stored files (%d bytes) and %d unfinished ones of %d",
-                len(found.removed),
-                found.removed_bytes,
-                len(found.unfinished),
-                found.files,
+                len(totals.removed),
+                totals.removed_bytes,
+                len(totals.unfinished),
+                totals.files,
             )
 
     def steps(self) -> Iterator[None]:
@@ -84,14 +84,14 @@ class Collection:
         before = time.time() - self.grace_s
         stored = self.storage.stored()
         while batch := list(islice(stored, BATCH)):
-            self.found.files += len(batch)
+            self.totals.files += len(batch)
             sizes = {digest: size_bytes for digest, size_bytes, changed_at in batch if changed_at <= before}
             with self.database.read() as session:
-                kept = referred(session, sizes) if sizes else set()
+                referenced = referred(session, sizes) if sizes else set()
             yield
-            for digest in sorted(sizes.keys() - kept):
+            for digest in sorted(sizes.keys() - referenced):
                 if self._remove(digest, before):
-                    self.found.removed.append((digest, sizes[digest]))
+                    self.totals.removed.append((digest, sizes[digest]))
                 yield
         yield from self._discard_unfinished(before)
         if not self.dry_run:
@@ -101,8 +101,8 @@ class Collection:
         """Note what the listings among the models name, of those that came before such notes were taken."""
         for column in (Job.model_digest, Bundle.model_digest):
             with self.database.read() as session:
-                known = select(ListedFile.listing).where(ListedFile.listing == column)
-                unknown = list(session.scalars(select(column).where(~known.exists()).distinct()))
+                listed = select(ListedFile.listing).where(ListedFile.listing == column)
+                unknown = list(session.scalars(select(column).where(~listed.exists()).distinct()))
             for digest in unknown:
                 with self.database.transaction() as session:
                     note_listing(session, digest, self._members(digest))
@@ -136,7 +136,7 @@ class Collection:
         with self.database.read() as session:
             live = set(session.scalars(select(Upload.id).where(Upload.id.in_(old)))) if old else set()
         for name in sorted(set(old) - live):
-            self.found.unfinished.append(name)
+            self.totals.unfinished.append(name)
             if not self.dry_run:
                 self.storage.discard(name)
             yield

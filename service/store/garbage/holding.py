@@ -42,35 +42,35 @@ class FileGone(Unavailable):
 @cache
 def _attributes() -> dict[type[Base], tuple[str, ...]]:
     """Names of the attributes that refer to files, by mapped class."""
-    wanted = set(referring_columns())
-    found: dict[type[Base], tuple[str, ...]] = {}
+    columns = set(referring_columns())
+    attributes: dict[type[Base], tuple[str, ...]] = {}
     for mapper in Base.registry.mappers:
         table = mapper.local_table
         assert isinstance(table, Table)
-        names = tuple(mapper.get_property_by_column(column).key for column in table.columns if column in wanted)
+        names = tuple(mapper.get_property_by_column(column).key for column in table.columns if column in columns)
         if names:
-            found[mapper.class_] = names
-    return found
+            attributes[mapper.class_] = names
+    return attributes
 
 
 def new_references(session: Session) -> set[str]:
     """Digests that the session's new and changed rows are about to refer to."""
-    found: set[str] = set()
+    digests: set[str] = set()
     for row in session.new:
         if getattr(row, REMOVED, None) is not None:
             continue
-        found |= {value for name in _attributes().get(type(row), ()) if (value := getattr(row, name))}
+        digests |= {value for name in _attributes().get(type(row), ()) if (value := getattr(row, name))}
     for row in session.dirty:
         names = _attributes().get(type(row), ())
         if names:
             state = inspect(row)
             is_back = REMOVED in state.attrs and state.attrs[REMOVED].history.has_changes()
-            found |= {
+            digests |= {
                 value
                 for name in names
                 if (value := getattr(row, name)) and (is_back or state.attrs[name].history.added)
             }
-    return found
+    return digests
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ class Holder:
 
         Raises: FileGone for one that has been removed.
         """
-        wanted = set(digests)
+        files = set(digests)
         connection = session.connection()
-        listed = select(ListedFile.digest).where(ListedFile.listing.in_(wanted))
-        wanted |= set(connection.scalars(listed))
+        listed = select(ListedFile.digest).where(ListedFile.listing.in_(files))
+        files |= set(connection.scalars(listed))
         kind = sqlite if connection.dialect.name == "sqlite" else postgresql
-        for digest in sorted(wanted):  # in one order: two transactions do not wait for each other
+        for digest in sorted(files):  # in one order: two transactions do not wait for each other
             new = kind.insert(FileUse.__table__).values(digest=digest, used_at=time.time())
             used = new.on_conflict_do_update(
                 index_elements=["digest"], set_={"used_at": new.excluded.used_at, "released_at": None}

@@ -28,7 +28,7 @@ def lock_files(session: Session, digest: str) -> list[str]:
     transaction ends."""
     listed = session.scalars(select(ListedFile.digest).where(ListedFile.listing == digest))
     files = sorted({digest, *listed})
-    for one in files:  # in the order in which references take them
-        note_use(session, one)
-        session.execute(select(FileUse.digest).where(FileUse.digest == one).with_for_update())
+    for file_digest in files:  # in the order in which references take them
+        note_use(session, file_digest)
+        session.execute(select(FileUse.digest).where(FileUse.digest == file_digest).with_for_update())
     return files

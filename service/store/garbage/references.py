@@ -1,4 +1,4 @@
-"""What refers to a stored file: every column of every table that holds a digest, but those that are named here.
+"""The references to a stored file: every column of every table that holds a digest, but those that are named here.
 
 A new column is a reference by itself. One that points to another table's row needs not be looked at: that row is the
 reference, and it cannot go before. Rows whose `files_removed_at` is set (by retention) refer to nothing any more. A
@@ -52,38 +52,40 @@ def holds_digest(column: Column[object]) -> bool:
 @cache
 def referring_columns() -> tuple[Column[object], ...]:
     """Every column whose values keep files."""
-    found: list[Column[object]] = []
+    columns: list[Column[object]] = []
     for table in Base.metadata.sorted_tables:
         for column in table.columns:
             if holds_digest(column) and not column.foreign_keys and str(column) not in NO_REFERENCES:
-                found.append(column)
-    return tuple(found)
+                columns.append(column)
+    return tuple(columns)
 
 
 def referred(session: Session, digests: Iterable[str]) -> set[str]:
     """Those of the digests that something refers to, itself or through a listing."""
-    wanted = set(digests)
+    requested = set(digests)
     listed = session.execute(
         select(ListedFile.digest, ListedFile.listing).where(
-            ListedFile.digest.in_(wanted), ListedFile.listing != ListedFile.digest
+            ListedFile.digest.in_(requested), ListedFile.listing != ListedFile.digest
         )
     ).all()
-    direct = _named(session, wanted | {listing for _, listing in listed})
-    return {digest for digest in wanted if digest in direct} | {one for one, listing in listed if listing in direct}
+    direct = _named(session, requested | {listing for _, listing in listed})
+    return {digest for digest in requested if digest in direct} | {
+        digest for digest, listing in listed if listing in direct
+    }
 
 
 def _named(session: Session, digests: set[str]) -> set[str]:
-    found: set[str] = set()
+    named: set[str] = set()
     unreleased = digests - released(session, digests)
     for column in referring_columns():
         table = column.table
         assert isinstance(table, Table)
-        asked = unreleased if str(column) in RECORDS else digests
-        query = select(column).where(column.in_(asked)).distinct()
+        candidates = unreleased if str(column) in RECORDS else digests
+        query = select(column).where(column.in_(candidates)).distinct()
         if REMOVED in table.columns:
             query = query.where(table.columns[REMOVED].is_(None))
-        found |= {str(digest) for digest in session.scalars(query)}
-    return found
+        named |= {str(digest) for digest in session.scalars(query)}
+    return named
 
 
 def released(session: Session, digests: Iterable[str]) -> set[str]:

@@ -51,8 +51,8 @@ class FileStorage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for one in (folder, folder / "incoming", folder / "sha256"):
-            make_private_folder(one)
+        for subfolder in (folder, folder / "incoming", folder / "sha256"):
+            make_private_folder(subfolder)
         for first in range(256):  # now: the time that a first file's folder takes would tell that it is the first
             (folder / "sha256" / f"{first:02x}").mkdir(mode=0o700, exist_ok=True)
 
@@ -127,8 +127,8 @@ class FileStorage:
         for folder in sorted((self.folder / "sha256").iterdir()):
             for path in sorted(folder.iterdir()):
                 with suppress(FileNotFoundError):
-                    found = path.stat()
-                    yield f"sha256:{folder.name}{path.name}", found.st_size, found.st_mtime
+                    status = path.stat()
+                    yield f"sha256:{folder.name}{path.name}", status.st_size, status.st_mtime
 
     def tidy(self, before: float) -> None:
         """See `Storage.tidy`."""

@@ -23,7 +23,7 @@ from service.store.storage.s3_calls import PART_BYTES, S3Calls
 from service.store.storage.store import MissingFile, StorageDown, StorageFull, StoredFile, check_name
 
 MOST_PARTS = 9_000
-"""Of the 10,000 that a multipart upload may have."""
+"""Most parts that are used, of the 10,000 that a multipart upload may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class S3Storage:
     def tidy(self, before: float) -> None:
         """See `Storage.tidy`: multipart uploads that nobody completed or gave up."""
         pages = self.bucket.pages("list_multipart_uploads", Prefix=self.prefix)
-        for upload in (one for page in pages for one in page.get("Uploads", ())):
+        for upload in (upload for page in pages for upload in page.get("Uploads", ())):
             if upload["Initiated"].timestamp() <= before:
                 self.bucket.call("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
 
@@ -129,21 +129,21 @@ class S3Storage:
 
     def _checked(self, name: str, pieces: Iterable[tuple[_Piece, int]], digest: str) -> Iterator[bytes]:
         """The chunks of a growing file. Raises: DigestMismatch to whoever has taken the last one."""
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         for piece, skipped_bytes in pieces:
             for chunk in self._chunks(piece.key, name):
                 part, skipped_bytes = chunk[skipped_bytes:], max(0, skipped_bytes - len(chunk))
-                found.update(part)
+                hasher.update(part)
                 yield part
-        check_digest(digest, "sha256:" + found.hexdigest())
+        check_digest(digest, "sha256:" + hasher.hexdigest())
 
     def _upload_parts(self, key: str, chunks: Iterator[bytes], part_bytes: int) -> None:
         target = {"Key": key, "UploadId": self.bucket.call("create_multipart_upload", Key=key)["UploadId"]}
         try:
             parts = []
             for number, part in enumerate(_parts(chunks, part_bytes), start=1):
-                sent = self.bucket.call("upload_part", **target, PartNumber=number, Body=part)
-                parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+                answer = self.bucket.call("upload_part", **target, PartNumber=number, Body=part)
+                parts.append({"PartNumber": number, "ETag": answer["ETag"]})
             self.bucket.call("complete_multipart_upload", **target, MultipartUpload={"Parts": parts})
         except BaseException:
             with suppress(StorageDown, StorageFull):
@@ -151,11 +151,11 @@ class S3Storage:
             raise
 
     def _pieces(self, name: str) -> list[_Piece]:
-        found = []
+        pieces = []
         for entry in self._listed(self._growing(name)):
             at_bytes, _, size_bytes = entry["Key"].rpartition("/")[2].partition("-")
-            found.append(_Piece(int(at_bytes), int(at_bytes) + int(size_bytes), entry["Key"]))
-        return found
+            pieces.append(_Piece(int(at_bytes), int(at_bytes) + int(size_bytes), entry["Key"]))
+        return pieces
 
     def _listed(self, prefix: str) -> Iterator[dict[str, Any]]:
         for page in self.bucket.pages("list_objects_v2", Prefix=prefix):
@@ -183,7 +183,9 @@ def _in_order(pieces: list[_Piece], size_bytes: int) -> list[tuple[_Piece, int]]
     """Pieces that make up the file, each with the bytes of it that came before; None if there is a gap."""
     chosen: list[tuple[_Piece, int]] = []
     at_bytes, best = 0, _Piece(0, 0, "")
-    coming = deque(sorted((one for one in pieces if one.end_bytes <= size_bytes), key=lambda piece: piece.at_bytes))
+    coming = deque(
+        sorted((piece for piece in pieces if piece.end_bytes <= size_bytes), key=lambda piece: piece.at_bytes)
+    )
     while at_bytes < size_bytes:
         while coming and coming[0].at_bytes <= at_bytes:
             best = max(best, coming.popleft(), key=lambda piece: piece.end_bytes)
@@ -195,11 +197,11 @@ def _in_order(pieces: list[_Piece], size_bytes: int) -> list[tuple[_Piece, int]]
 
 
 def _parts(chunks: Iterator[bytes], part_bytes: int) -> Iterator[bytes]:
-    held = bytearray()
+    buffer = bytearray()
     for chunk in chunks:
-        held += chunk
-        while len(held) >= part_bytes:
-            yield bytes(held[:part_bytes])
-            del held[:part_bytes]
-    if held:
-        yield bytes(held)
+        buffer += chunk
+        while len(buffer) >= part_bytes:
+            yield bytes(buffer[:part_bytes])
+            del buffer[:part_bytes]
+    if buffer:
+        yield bytes(buffer)

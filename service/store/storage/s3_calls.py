@@ -40,7 +40,7 @@ class S3Calls:
         self.client: Any = boto3.client("s3", endpoint_url=endpoint_url, config=config)
 
     def call(self, operation: str, **arguments: Any) -> Any:
-        """One operation's answer. Raises: MissingFile, StorageFull, StorageDown."""
+        """Returns the answer of one operation. Raises: MissingFile, StorageFull, StorageDown."""
         with _translated():
             return getattr(self.client, operation)(Bucket=self.bucket, **arguments)
 
@@ -78,7 +78,7 @@ def _translated() -> Iterator[None]:
 
 
 def meaning(error: ClientError) -> Exception | None:
-    """What a store's refusal says of the store; None if it says something of the request."""
+    """Translates a refusal into what it says of the store; None if it says something of the request."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code in MISSING:

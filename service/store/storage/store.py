@@ -38,8 +38,8 @@ class MissingFile(Exception):
 class StorageFull(OSError):
     """A store on another machine has no room: to whoever asks `is_disk_full`, a full disk."""
 
-    def __init__(self, said: str) -> None:
-        super().__init__(errno.ENOSPC, said)
+    def __init__(self, message: str) -> None:
+        super().__init__(errno.ENOSPC, message)
 
 
 class StorageDown(PartDown):
@@ -57,7 +57,7 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """What a stored stream turned out to be."""
+    """The digest and size of a stored stream."""
 
     digest: str
     size_bytes: int

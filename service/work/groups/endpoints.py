@@ -36,9 +36,9 @@ def create_group(body: GroupCreate, farm: FarmDep, principal: PrincipalDep, key:
     def act() -> Answer:
         group = service.create(session, farm, body, api_key_id=principal.key_id)
         session.flush()
-        made = _detail(session, group)
-        charge(farm, principal, RUN_COST * len(made.runs), session=session)
-        return Answer(202, made.model_dump(mode="json"), {"Location": f"/run-groups/{group.id}"})
+        detail = _detail(session, group)
+        charge(farm, principal, RUN_COST * len(detail.runs), session=session)
+        return Answer(202, detail.model_dump(mode="json"), {"Location": f"/run-groups/{group.id}"})
 
     with farm.database.transaction() as session:
         payload = fingerprint("POST /run-groups", body.model_dump_json())
@@ -63,7 +63,7 @@ def list_groups(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Curso
 
 @router.get("/{group_id}")
 def show_group(group_id: str, farm: FarmDep, _: PrincipalDep) -> GroupDetail:
-    """One group with its runs, by the names of their devices."""
+    """Returns a group with its runs, by the names of their devices."""
     with farm.database.read() as session:
         return _detail(session, service.find(session, group_id))
 

@@ -29,8 +29,8 @@ class GroupCreate(RunCreate):
 
     def run_for(self, device_id: str) -> RunCreate:
         """The request for one of the devices."""
-        given = {name: getattr(self, name) for name in RunCreate.model_fields if name in self.model_fields_set}
-        return RunCreate(**{**given, "device": device_id})
+        fields = {name: getattr(self, name) for name in RunCreate.model_fields if name in self.model_fields_set}
+        return RunCreate(**{**fields, "device": device_id})
 
 
 class GroupView(View):

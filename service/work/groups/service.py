@@ -20,7 +20,7 @@ from service.work.runs import service as runs
 from service.work.runs.fitting import FEATURES, REMOVED, TARGET, WANTS, Standing, Wish, standings
 
 NEVER = (TARGET, FEATURES, WANTS, REMOVED)
-"""What keeps a device from a run for good."""
+"""Reasons that keep a device from a run for good."""
 
 
 def create(session: Session, farm: Farm, body: GroupCreate, *, api_key_id: str) -> RunGroup:
@@ -30,14 +30,14 @@ def create(session: Session, farm: Farm, body: GroupCreate, *, api_key_id: str) 
     there are not so many devices.
     """
     bundle = bundles.held(session, body.bundle, where="bundle").bundle
-    found = _devices(session, farm, body, bundle)
+    devices = _devices(session, farm, body, bundle)
     group = RunGroup(api_key_id=api_key_id, name=clean_name(body.name))
     session.add(group)
     session.flush()
-    for one in found:
+    for standing in devices:
         runs.create(
             session,
-            body.run_for(one.device.id),
+            body.run_for(standing.device.id),
             bundle,
             api_key_id=api_key_id,
             limits=farm.settings,
@@ -52,9 +52,9 @@ def _devices(session: Session, farm: Farm, body: GroupCreate, bundle: bundles.Bu
     features = compared.features(bundle, compared.held(session, body.others, bundle))
     wish = Wish(bundle.target, features, None, body.device_class, frozenset(wants))
     every = standings(session, farm.settings, wish, most=MOST_DEVICES + 1)
-    fitting = [one for one in every if one.code not in NEVER]
+    fitting = [standing for standing in every if standing.code not in NEVER]
     if not fitting or len(fitting) < (body.count or 1):
-        others = "; ".join(f"{one.device.name} {one.says}" for one in every if one.code in NEVER)
+        others = "; ".join(f"{standing.device.name} {standing.says}" for standing in every if standing.code in NEVER)
         raise Invalid(
             "group.devices",
             f"{len(fitting)} devices could take it, {body.count or 'at least 1'} are asked "

@@ -25,13 +25,13 @@ NO_SHARES: Mapping[str, Share] = {}
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """What a device has before its maintenance begins."""
+    """The time that a device has before its maintenance begins."""
 
     ends_at: float
     transfer_s: float
     """That every attempt may take beside its run's time."""
     time_factor: float
-    """Of the device, over a board's time."""
+    """Factor of the device over a board's time."""
 
     def most_asked_s(self) -> float:
         """The longest time limit of a run that would end before, if it began now."""
@@ -87,7 +87,7 @@ def _heads(session: Session, seeker: Seeker, lane_ids: Sequence[str]) -> Iterato
             yield Head(lane.id, run_id, created_at, lane.organisation_id, lane)
 
 
-def in_turn(found: Iterable[Head], shares: Mapping[str, Share] = NO_SHARES) -> Sequence[Head]:
+def in_turn(heads: Iterable[Head], shares: Mapping[str, Share] = NO_SHARES) -> Sequence[Head]:
     """Whose turn it is: the organisation with the fewest runs on devices, then the one that was served longest ago; of
     one organisation the oldest first, over all lanes. Organisations that may have no more are left out."""
 
@@ -95,7 +95,7 @@ def in_turn(found: Iterable[Head], shares: Mapping[str, Share] = NO_SHARES) -> S
         share = shares.get(head.organisation_id, Share())
         return share.live, share.served_at, head.created_at, head.run_id
 
-    return sorted((head for head in found if not shares.get(head.organisation_id, Share()).is_full), key=turn)
+    return sorted((head for head in heads if not shares.get(head.organisation_id, Share()).is_full), key=turn)
 
 
 def take(session: Session, seeker: Seeker, lane_id: str) -> Run | None:

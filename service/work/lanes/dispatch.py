@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from service.store.calls import Calls, taken
+from service.store.calls import Calls, calls_of
 from service.store.database.engine import Database
 from service.store.database.models import Lane
 from service.store.watching import Watchers
@@ -31,7 +31,7 @@ CALLED_AT_ONCE = 5
 
 
 class Dispatcher:
-    """Of one process. Everything but `after_commit` belongs to the event loop of `run`."""
+    """The dispatcher of one process. Everything but `after_commit` belongs to the event loop of `run`."""
 
     def __init__(self, database: Database, watchers: Watchers, relay: Relay | None, *, look_s: float) -> None:
         self.room = WaitingRoom()
@@ -45,7 +45,7 @@ class Dispatcher:
 
     def after_commit(self, session: Session) -> None:
         """Spread what the session has called for. From any thread; it never raises."""
-        calls = taken(session)
+        calls = calls_of(session)
         if calls and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._spread, calls)
 
@@ -93,16 +93,16 @@ class Dispatcher:
         except Exception as error:  # the next look of this process finds them
             LOG.warning("the lanes that were called for could not be read: %s", error)
             return
-        known = {lane_id: count for lane_id, count in lanes.items() if lane_id in self._keys}
-        self.serve(Calls(lanes=known), goes_on=goes_on)
+        cached_lanes = {lane_id: count for lane_id, count in lanes.items() if lane_id in self._keys}
+        self.serve(Calls(lanes=cached_lanes), goes_on=goes_on)
 
     def _learn(self, lane_ids: Collection[str]) -> None:
         with self._database.read() as session:
             lanes = session.scalars(select(Lane).where(Lane.id.in_(lane_ids)))
-            found = {lane.id: LaneKey.of_lane(lane) for lane in lanes}
-        if len(self._keys) + len(found) > MOST_LANES:
+            keys = {lane.id: LaneKey.of_lane(lane) for lane in lanes}
+        if len(self._keys) + len(keys) > MOST_LANES:
             self._keys = {}
-        self._keys.update(found)
+        self._keys.update(keys)
 
     async def _look_again_and_again(self) -> None:
         while True:

@@ -37,14 +37,14 @@ def in_parts(lane_ids: Sequence[str]) -> Iterator[Sequence[str]]:
 def _waiting_lanes(dialect: str) -> Select[str]:
     """Made once. It is a statement of its own, since PostgreSQL would not know that few lanes come of it, and join all
     that there are."""
-    wish = _each(dialect).c.value
+    wish = _elements(dialect).c.value
     first = select(wish.label("wish"), _next_lane(wish).label("lane_id")).cte("waiting", recursive=True)
     after = select(first.c.wish, _next_lane(first.c.wish, after=first.c.lane_id))
-    found = first.union_all(after.where(first.c.lane_id.is_not(None)))
-    return select(found.c.lane_id).where(found.c.lane_id.is_not(None))
+    lane_ids = first.union_all(after.where(first.c.lane_id.is_not(None)))
+    return select(lane_ids.c.lane_id).where(lane_ids.c.lane_id.is_not(None))
 
 
-def _each(dialect: str) -> TableValuedAlias:
+def _elements(dialect: str) -> TableValuedAlias:
     """A row for each text of the parameter, which is one JSON list: a statement for however many there are."""
     texts = bindparam(_OFFERED, type_=Text)
     if dialect == "sqlite":
@@ -53,7 +53,7 @@ def _each(dialect: str) -> TableValuedAlias:
 
 
 def _next_lane(wish: ColumnElement[str], after: ColumnElement[str] | None = None) -> ScalarSelect[str]:
-    """One entry of the index: the first lane under a wish that comes after another."""
+    """Reads one entry of the index: the first lane under a wish that comes after another."""
     queued = Run.__table__.alias()
     query = select(queued.c.lane_id).where(while_queued(queued.c.state, queued.c.rarest_wish) == wish)
     if after is not None:

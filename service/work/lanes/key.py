@@ -1,4 +1,4 @@
-"""What tells one lane from another, and for which devices a lane is."""
+"""The identity of a lane: what tells one lane from another, and for which devices it is."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Taker:
     @property
     def wishes(self) -> frozenset[str]:
         """Every wish of one thing that it satisfies."""
-        mine = {class_wish(self.device_class), *map(target_wish, self.targets)}
-        return self.offers | mine | ({device_wish(self.device_id)} if self.device_id else set())
+        wishes = {class_wish(self.device_class), *map(target_wish, self.targets)}
+        return self.offers | wishes | ({device_wish(self.device_id)} if self.device_id else set())
 
     def may_take(self, lane: Lane | LaneKey) -> bool:
         """Whether the lane is for it."""
@@ -81,7 +81,7 @@ class LaneKey:
     device_id: str = ANY
     is_canary: bool = False
     wants: str = ANY
-    """What else a device must offer, a line for each, in order."""
+    """Further offers that a device must make, a line for each, in order."""
 
     @classmethod
     def of(cls, run: Run, features: Collection[str], organisation_id: str) -> LaneKey:
@@ -99,15 +99,15 @@ class LaneKey:
     @classmethod
     def of_lane(cls, lane: Lane) -> LaneKey:
         """The key of a lane that is there."""
-        told = {name: getattr(lane, name) for name in cls.__slots__}
-        return cls(**{**told, "features": tuple(lane.features)})
+        fields = {name: getattr(lane, name) for name in cls.__slots__}
+        return cls(**{**fields, "features": tuple(lane.features)})
 
     @property
     def id(self) -> str:
         """The lane's id: a digest of what is set, so that the same key is the same lane in every process, and a field
         that is added later, unset, changes no lane."""
-        told = {name: value for name in self.__slots__ if (value := getattr(self, name)) not in (ANY, False, ())}
-        text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+        fields = {name: value for name in self.__slots__ if (value := getattr(self, name)) not in (ANY, False, ())}
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return "lan_" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def columns(self) -> dict[str, Any]:

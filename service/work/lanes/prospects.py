@@ -22,7 +22,7 @@ from service.work.lanes.key import Taker
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one organisation has in the lanes of certain devices."""
+    """The waiting runs of one organisation in the lanes of certain devices."""
 
     runs: int
     oldest_at: float
@@ -33,7 +33,7 @@ NOTHING = Line(0, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What comes before a run; of other organisations nothing but this is told."""
+    """The runs that come before a run; of other organisations nothing but this is told."""
 
     ahead: int
     is_shared: bool
@@ -44,12 +44,12 @@ def prospect(session: Session, settings: Settings, run: Run, devices: Sequence[D
     """The runs that one of the devices takes before it, by age within its organisation and by fair share among several
     (`claim.in_turn`); counting ends above `most`. Organisations that may have no more are not waited for."""
     lines = _lines(session, run, devices, most=most)
-    mine = lines.pop(run.organisation_id, Line(0, run.created_at))
+    own_line = lines.pop(run.organisation_id, Line(0, run.created_at))
     if not lines:
-        return Prospect(mine.runs, is_shared=False)
+        return Prospect(own_line.runs, is_shared=False)
     shares = shares_of(session, settings, {run.organisation_id, *lines})
-    others = {one: line for one, line in lines.items() if not shares[one].is_full}
-    return Prospect(turns_before(run.organisation_id, mine, others, shares, most=most), is_shared=bool(others))
+    others = {owner_id: line for owner_id, line in lines.items() if not shares[owner_id].is_full}
+    return Prospect(turns_before(run.organisation_id, own_line, others, shares, most=most), is_shared=bool(others))
 
 
 def own_before(session: Session, run: Run, devices: Sequence[Device], *, most: int) -> int:
@@ -58,22 +58,22 @@ def own_before(session: Session, run: Run, devices: Sequence[Device], *, most: i
 
 
 def turns_before(
-    organisation_id: str, mine: Line, others: Mapping[str, Line], shares: Mapping[str, Share], *, most: int
+    organisation_id: str, own_line: Line, others: Mapping[str, Line], shares: Mapping[str, Share], *, most: int
 ) -> int:
-    """How many turns others and earlier runs of the organisation have before its run that comes after `mine.runs`, if
-    whoever took a turn keeps its device; counting ends above `most`."""
-    left = {one: line.runs for one, line in others.items()} | {organisation_id: mine.runs + 1}
+    """Counts the turns that others and earlier runs of the organisation have before its run that comes after
+    `own_line.runs`, if whoever took a turn keeps its device; counting ends above `most`."""
+    remaining = {owner_id: line.runs for owner_id, line in others.items()} | {organisation_id: own_line.runs + 1}
     turns = [
-        (shares[one].live, shares[one].served_at, line.oldest_at, one)
-        for one, line in (*others.items(), (organisation_id, mine))
+        (shares[owner_id].live, shares[owner_id].served_at, line.oldest_at, owner_id)
+        for owner_id, line in (*others.items(), (organisation_id, own_line))
     ]
     heapq.heapify(turns)
     for ahead in count():
         live, _, oldest_at, turn_of = heapq.heappop(turns)
-        left[turn_of] -= 1
-        if ahead > most or (turn_of == organisation_id and not left[turn_of]):
+        remaining[turn_of] -= 1
+        if ahead > most or (turn_of == organisation_id and not remaining[turn_of]):
             return ahead
-        if left[turn_of]:
+        if remaining[turn_of]:
             heapq.heappush(turns, (live + 1, time.time() + ahead, oldest_at, turn_of))
     raise AssertionError("the count has no end")
 
@@ -82,24 +82,24 @@ def _lines(
     session: Session, run: Run, devices: Sequence[Device], *, most: int, only: str | None = None
 ) -> dict[str, Line]:
     """By organisation: of the run's own what is before it, of others all that waits."""
-    found: dict[str, Line] = {}
+    lines: dict[str, Line] = {}
     for lane in _busy_lanes(session, devices):
         owner_id = lane.organisation_id
-        so_far = found.get(owner_id, NOTHING)
+        so_far = lines.get(owner_id, NOTHING)
         if only not in (None, owner_id) or so_far.runs > most:
             continue
         more = _count(session, lane.id, most + 1 - so_far.runs, before=run if owner_id == run.organisation_id else None)
         if more.runs:
-            found[owner_id] = Line(so_far.runs + more.runs, min(so_far.oldest_at, more.oldest_at))
-    return found
+            lines[owner_id] = Line(so_far.runs + more.runs, min(so_far.oldest_at, more.oldest_at))
+    return lines
 
 
 def _busy_lanes(session: Session, devices: Sequence[Device]) -> list[Lane]:
     """Lanes in which something waits, and which one of the devices fits."""
     takers = [Taker.of(device) for device in devices]
-    lane_ids = waiting_lanes(session, frozenset[str]().union(*(one.wishes for one in takers)))
-    found = (session.scalars(select(Lane).where(Lane.id.in_(part), ~Lane.is_canary)) for part in in_parts(lane_ids))
-    return [lane for part in found for lane in part if any(one.may_take(lane) for one in takers)]
+    lane_ids = waiting_lanes(session, frozenset[str]().union(*(taker.wishes for taker in takers)))
+    parts = (session.scalars(select(Lane).where(Lane.id.in_(part), ~Lane.is_canary)) for part in in_parts(lane_ids))
+    return [lane for part in parts for lane in part if any(taker.may_take(lane) for taker in takers)]
 
 
 def _count(session: Session, lane_id: str, most: int, *, before: Run | None) -> Line:

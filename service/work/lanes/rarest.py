@@ -18,7 +18,8 @@ _KEY = "offers of all devices"
 
 
 def rarest_wish(session: Session, key: LaneKey) -> str:
-    """Of all that a run wants of its device, what the fewest devices offer: no more of them than need be look at it.
+    """Returns, of all that a run wants of its device, what the fewest devices offer: no more of them than need be look
+    at it.
 
     Which it is decides what a look costs, never who may take the run; so counts may be a second old, and are not kept
     right when devices come and go.

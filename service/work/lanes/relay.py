@@ -84,18 +84,18 @@ class Relay:
         return Redis.from_url(self._url, socket_connect_timeout=CONNECT_WITHIN_S, socket_timeout=2 * QUIET_S)
 
     def _written(self, calls: Calls) -> str:
-        said = {"lanes": calls.lanes, "devices": sorted(calls.devices), "subjects": sorted(calls.subjects)}
-        return json.dumps({"from": self._name, **said})
+        fields = {"lanes": calls.lanes, "devices": sorted(calls.devices), "subjects": sorted(calls.subjects)}
+        return json.dumps({"from": self._name, **fields})
 
     def _read(self, data: object) -> Calls | None:
         """None for our own, and for what no process of ours has said."""
         try:
-            said = json.loads(data) if isinstance(data, bytes) and len(data) < MOST_BYTES else {}
-            if said.get("from", self._name) == self._name:
+            message = json.loads(data) if isinstance(data, bytes) and len(data) < MOST_BYTES else {}
+            if message.get("from", self._name) == self._name:
                 return None
-            lanes = {str(lane): int(count) for lane, count in said["lanes"].items()}
-            subjects = said.get("subjects", ())  # processes of an older release tell of none
-            return Calls(lanes, set(map(str, said["devices"])), set(map(str, subjects)))
+            lanes = {str(lane): int(count) for lane, count in message["lanes"].items()}
+            subjects = message.get("subjects", ())  # processes of an older release tell of none
+            return Calls(lanes, set(map(str, message["devices"])), set(map(str, subjects)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             LOG.warning("a call of another process could not be read: %s", error)
             return None

@@ -18,15 +18,15 @@ from service.work.lanes.key import ANY, LaneKey, Taker, device_wish
 
 
 class Kind(NamedTuple):
-    """What devices have in common that may take the same lanes, those for single devices aside."""
+    """The common key of devices that may take the same lanes, those for single devices aside."""
 
     taker: Taker
-    """Of no name."""
+    """Taker without a device's name."""
     only_canary: bool
 
 
 class Waiter:
-    """One device's request for work, held open."""
+    """A device's request for work, held open."""
 
     def __init__(self, seeker: Seeker) -> None:
         self.seeker = seeker
@@ -38,8 +38,8 @@ class Waiter:
     @property
     def kind(self) -> Kind:
         """Which calls may be for it."""
-        one = self.seeker
-        return Kind(replace(one.taker, device_id=ANY), one.only_canary)
+        seeker = self.seeker
+        return Kind(replace(seeker.taker, device_id=ANY), seeker.only_canary)
 
     def call(self, lane_id: str, *, goes_on: bool) -> None:
         """There may be work in the lane. `goes_on`: and perhaps more, so that whoever takes some calls the next."""
@@ -87,9 +87,9 @@ class WaitingRoom:
             yield waiter
         finally:
             self._step_out(waiter)
-            mine = self._devices[seeker.taker.device_id]
-            mine.discard(waiter)
-            if not mine:
+            waiters = self._devices[seeker.taker.device_id]
+            waiters.discard(waiter)
+            if not waiters:
                 del self._devices[seeker.taker.device_id]
 
     def wishes(self) -> frozenset[str]:
@@ -123,13 +123,15 @@ class WaitingRoom:
     def call_lane(self, lane_id: str, key: LaneKey, count: int, *, goes_on: bool = False) -> int:
         """Call up to `count` devices that fit the lane, those first that have waited longest; how many were."""
         if key.device_id:
-            mine = self._devices.get(key.device_id, ())
-            for waiter in mine:
+            waiters = self._devices.get(key.device_id, ())
+            for waiter in waiters:
                 waiter.call(lane_id, goes_on=goes_on)
-            return len(mine)
+            return len(waiters)
         lines = [line for kind, line in self._kinds.items() if _is_for(key, kind)]
         for called in range(count):
-            first = min((next(iter(line.items())) for line in lines if line), key=lambda one: one[1], default=None)
+            first = min(
+                (next(iter(line.items())) for line in lines if line), key=lambda candidate: candidate[1], default=None
+            )
             if first is None:
                 return called
             self._step_out(first[0])

@@ -1,4 +1,4 @@
-"""What people say of a run: a name, a note, tags. It changes nothing of what the run is or was."""
+"""The remarks of people on a run: a name, a note, tags. They change nothing of what the run is or was."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tag = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=MOST_TA
 
 
 class RunAbout(RequestBody):
-    """What is to be said of a run from now on; what is left out stays."""
+    """New remarks on a run; what is left out stays."""
 
     name: str | None = Field(default=None, max_length=MOST_NAME, pattern=r"^[^\r\n]*$", description="Empty: none")
     note: str | None = Field(default=None, max_length=MOST_NOTE, description="Empty: none")

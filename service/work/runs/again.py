@@ -29,9 +29,9 @@ NAMED = (
     "device_state",
     "protocol",
 )
-"""Of what explains a number: what is told where it differs. Who built the bundle is in its digest."""
+"""Parts of a number's explanation that are told where they differ. Who built the bundle is in its digest."""
 SAME_RUN = ("bundle", "others", "settings", "dataset", "validation_dataset", "weights")
-"""Of these, what makes it the same run."""
+"""Those of these parts that make it the same run."""
 OTHER = "other files"
 BIT_EQUAL = ("train", "eval")
 """Modes whose losses are the same to the last bit each time, on one kind of processor."""
@@ -40,7 +40,7 @@ BIT_EQUAL = ("train", "eval")
 def request_of(run: Run, body: RunAgain) -> RunCreate:
     """The request for it: on the same device, unless another one or a class is named."""
     elsewhere = body.device is not None or body.device_class is not None
-    own = f"device:{run.own_data}" + (f"@{run.own_data_digest}" if run.own_data_digest else "")
+    own_data = f"device:{run.own_data}" + (f"@{run.own_data_digest}" if run.own_data_digest else "")
     return RunCreate(
         **vars(run.settings),
         bundle=run.bundle_digest,
@@ -48,17 +48,17 @@ def request_of(run: Run, body: RunAgain) -> RunCreate:
         device=body.device if elsewhere else run.device_id or run.wanted_device_id,
         device_class=body.device_class if elsewhere else None if run.device_id else run.wanted_device_class,
         where=[want.removeprefix(TAG) for want in run.wants.split("\n") if want.startswith(TAG)],
-        dataset=own if run.own_data else run.dataset_digest,
+        dataset=own_data if run.own_data else run.dataset_digest,
         validation_dataset=run.validation_dataset_digest,
         weights=run.weights_digest,
     )
 
 
-def beside(session: Session, one: Run, other: Run, *, now: float) -> BesideView:
+def beside(session: Session, run_a: Run, run_b: Run, *, now: float) -> BesideView:
     """The second beside the first. Raises: NotFound, Conflict (one of them has no report)."""
-    results = [service.result_of(session, run) for run in (one, other)]
+    results = [service.result_of(session, run) for run in (run_a, run_b)]
     explained = [
-        provenance.of(session, run, result, now=now) for run, result in zip((one, other), results, strict=True)
+        provenance.of(session, run, result, now=now) for run, result in zip((run_a, run_b), results, strict=True)
     ]
     first, second = (result.report for result in results)
     differences = [
@@ -66,17 +66,17 @@ def beside(session: Session, one: Run, other: Run, *, now: float) -> BesideView:
         for name in NAMED
         if getattr(explained[0], name) != getattr(explained[1], name)
     ]
-    time, silence = _time(session, (one, other), (first, second))
-    losses = _losses(first, second) if one.mode in BIT_EQUAL else ""
-    weights = _weights(one, other)
+    time, silence = _time(session, (run_a, run_b), (first, second))
+    losses = _losses(first, second) if run_a.mode in BIT_EQUAL else ""
+    weights = _weights(run_a, run_b)
     unlike = [difference.what.replace("_", " ") for difference in differences if difference.what in SAME_RUN]
-    curves = _curves((one, other), (first, second))
-    agrees, says = curves or _agrees(time, silence, losses, weights, _turns(session, (one, other), results))
+    curves = _curves((run_a, run_b), (first, second))
+    agrees, says = curves or _agrees(time, silence, losses, weights, _turns(session, (run_a, run_b), results))
     if unlike:
         agrees, says = None, f"not the same run: other {', '.join(unlike)}"
     return BesideView(
-        first=one.id,
-        second=other.id,
+        first=run_a.id,
+        second=run_b.id,
         agrees=agrees,
         says=says,
         differences=differences,
@@ -98,15 +98,15 @@ def _time(
         return None, "no step was timed"
     if any(run.measurement_class not in REAL_CLASSES for run in runs):
         return None, "an emulated board's times say nothing"
-    known = variations(session, {run.device_id for run in runs if run.device_id}, judged=[run.id for run in runs])
+    variability = variations(session, {run.device_id for run in runs if run.device_id}, judged=[run.id for run in runs])
     sides = [
-        separate_runs.Run(_block_us(report), known.get(run.device_id or "", separate_runs.UNKNOWN))
+        separate_runs.Run(_block_us(report), variability.get(run.device_id or "", separate_runs.UNKNOWN))
         for run, report in zip(runs, reports, strict=True)
     ]
-    found = separate_runs.difference(*sides)
-    low, high = found.interval or (None, None)
+    difference = separate_runs.difference(*sides)
+    low, high = difference.interval or (None, None)
     silence = next((why for side in sides if (why := separate_runs.silence(side))), "")
-    return RatioView(ratio=found.ratio, low=low, high=high, says=found.words), silence
+    return RatioView(ratio=difference.ratio, low=low, high=high, says=difference.words), silence
 
 
 def _block_us(report: Mapping[str, Any]) -> list[float]:
@@ -119,9 +119,9 @@ def _losses(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     names = ("evaluation_before", "evaluation_after")
     if not any(report.get(name) for report in (first, second) for name in ("losses", *names)):
         return ""
-    for step, (one, other) in enumerate(zip_longest(first.get("losses", ()), second.get("losses", ())), 1):
-        if one != other:
-            return f"differ from step {step:,}: {_number(one)} and {_number(other)}"
+    for step, (first_loss, second_loss) in enumerate(zip_longest(first.get("losses", ()), second.get("losses", ())), 1):
+        if first_loss != second_loss:
+            return f"differ from step {step:,}: {_number(first_loss)} and {_number(second_loss)}"
     for name in names:
         if first.get(name) != second.get(name):
             return f"the losses of all steps are equal, {name.replace('_', ' ')} differs"
@@ -132,22 +132,24 @@ def _number(value: object) -> str:
     return "none" if value is None else repr(value)
 
 
-def _weights(one: Run, other: Run) -> str:
-    if one.trained_weights_digest is None and other.trained_weights_digest is None:
+def _weights(run_a: Run, run_b: Run) -> str:
+    if run_a.trained_weights_digest is None and run_b.trained_weights_digest is None:
         return ""
-    if one.trained_weights_digest is None or other.trained_weights_digest is None:
+    if run_a.trained_weights_digest is None or run_b.trained_weights_digest is None:
         return "left by one of them only"
-    return "the same file" if one.trained_weights_digest == other.trained_weights_digest else OTHER
+    return "the same file" if run_a.trained_weights_digest == run_b.trained_weights_digest else OTHER
 
 
 def _turns(
     session: Session, runs: tuple[Run, Run], results: Sequence[Result]
 ) -> Sequence[tuple[Interval, Interval]] | None:
-    """Of two comparisons: each bundle's intervals beside each other; None if they are none."""
-    found = [view for run, result in zip(runs, results, strict=True) if (view := compared.view(session, run, result))]
-    if len(found) < 2 or len({tuple(row.bundle_digest for row in view.bundles) for view in found}) > 1:
+    """Returns each bundle's intervals beside each other, for two comparisons; None if they are none."""
+    comparisons = [
+        view for run, result in zip(runs, results, strict=True) if (view := compared.view(session, run, result))
+    ]
+    if len(comparisons) < 2 or len({tuple(row.bundle_digest for row in view.bundles) for view in comparisons}) > 1:
         return None
-    views = [view.bundles[1:] for view in found]
+    views = [view.bundles[1:] for view in comparisons]
     return [
         (Interval(first.ratio_low, first.ratio_high), Interval(second.ratio_low, second.ratio_high or 0.0))
         for first, second in zip(*views, strict=True)
@@ -158,7 +160,7 @@ def _turns(
 def _curves(
     runs: tuple[Run, Run], reports: tuple[Mapping[str, Any], Mapping[str, Any]]
 ) -> tuple[bool | None, str] | None:
-    """Of two sustained runs: whether both slow down by as much; None if they are none."""
+    """Tells whether two sustained runs both slow down by as much; None if they are none."""
     curves = [sustained.curve_in(report) for report in reports]
     if any(run.mode != "sustained" for run in runs):
         return None
@@ -167,9 +169,9 @@ def _curves(
     first, second = curves[0].interval, curves[1].interval
     if first is None or second is None:
         return None, "cannot tell: one of them has too few windows for an interval"
-    told = f"{curves[0].says} / {curves[1].says}"
+    extents = f"{curves[0].says} / {curves[1].says}"
     overlap = first.low <= second.high and second.low <= first.high
-    return overlap, f"the intervals of how much it slows down {'overlap' if overlap else 'lie apart'} ({told})"
+    return overlap, f"the intervals of how much it slows down {'overlap' if overlap else 'lie apart'} ({extents})"
 
 
 def _agrees(

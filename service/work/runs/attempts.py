@@ -79,7 +79,7 @@ VERDICTS = {
         "a defect of ours: the agents' logs have the details; please report it",
     ),
 }
-"""What a run ends with when two devices have ended alike in a way that one alone could not settle."""
+"""Endings of a run when two devices have ended alike in a way that one alone could not settle."""
 
 
 def end_attempt(session: Session, attempt: Attempt, ending: Ending) -> None:
@@ -114,7 +114,7 @@ def untried(device: Device, settings: Settings) -> ColumnElement[bool]:
 
 
 def settle(session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending) -> None:
-    """What becomes of device and run after an attempt: strikes, another try elsewhere, or the same ending.
+    """Decides what becomes of device and run after an attempt: strikes, another try elsewhere, or the same ending.
 
     The caller holds the rows of attempt, run and devices (`blame.hold`). A run that has gone on without the attempt
     stays as it is.
@@ -147,8 +147,8 @@ def settle(session: Session, settings: Settings, run: Run, attempt: Attempt, dev
         return
     if fault is Fault.EITHER and not run.cancel_requested:
         blame.take_back(session, run, last.message, most=settings.device_strikes)
-        mine = update(Attempt).where(Attempt.run_id == run.id, Attempt.strike == COUNTED)
-        session.execute(mine.values(strike=TAKEN_BACK))
+        statement = update(Attempt).where(Attempt.run_id == run.id, Attempt.strike == COUNTED)
+        session.execute(statement.values(strike=TAKEN_BACK))
         if doubt_of(ending.state, ending.code) == DEATH:
             blame.doubt(session, run, most=settings.device_strikes)
     end_run(session, run, last)
@@ -157,7 +157,7 @@ def settle(session: Session, settings: Settings, run: Run, attempt: Attempt, dev
 def _settle_canary(
     session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending
 ) -> None:
-    """One attempt that the device had settles it, whatever it was, and says something of the device only."""
+    """Settles a canary by one attempt that the device had, whatever it was; it says something of the device only."""
     if run.state not in OPEN_RUN_STATES or run.attempts != attempt.n:
         return
     if ending.code == NOT_RECEIVED:
@@ -195,8 +195,8 @@ def _spent(
 def _last_word(session: Session, settings: Settings, run: Run, fault: Fault, ending: Ending) -> Ending | None:
     """How the run ends now; None if another device is to try it."""
     if run.cancel_requested:
-        said = "the device never confirmed" if ending.state == "lost" else f"then: {ending.message}"
-        return Ending("cancelled", "user", "run.cancelled", f"cancelled; {said}")
+        reason = "the device never confirmed" if ending.state == "lost" else f"then: {ending.message}"
+        return Ending("cancelled", "user", "run.cancelled", f"cancelled; {reason}")
     if fault is Fault.EITHER:
         doubt = doubt_of(ending.state, ending.code)
         devices = _devices_of(session, run, _alike(doubt))

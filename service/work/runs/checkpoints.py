@@ -88,7 +88,9 @@ def check_asked(settings: RunSettings, manifest: Mapping[str, Any]) -> None:
 
 
 def key_of(run: Run, attempt: Attempt) -> str:
-    """What checkpoints of this attempt are made with, and of no other that differs in a number."""
+    """Returns the key of the numbers that checkpoints of this attempt are made with, and of no other that differs in
+    one.
+    """
     return checkpoint_key(
         run.settings,
         bundle=run.bundle_digest,
@@ -101,7 +103,7 @@ def key_of(run: Run, attempt: Attempt) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """What a checkpoint is measured against, read before its file is."""
+    """The facts that a checkpoint is measured against, read before its file is."""
 
     run_id: str
     attempt: int
@@ -122,7 +124,7 @@ def sender_of(run: Run, attempt: Attempt, bundle: Bundle) -> Sender:
 
 
 def most_state_bytes(bundle: Bundle) -> int:
-    """What of a run of the bundle may be sent at most: weights, and what its optimizer keeps beside them."""
+    """Returns the most bytes that a run of the bundle may send: weights, and what its optimizer keeps beside them."""
     files = bundle.manifest.get("files")
     entry = files.get(_WEIGHTS) if isinstance(files, dict) else None
     weights_bytes = entry.get("bytes") if isinstance(entry, dict) else None
@@ -135,7 +137,7 @@ def of_run_if_any(session: Session, run: Run) -> str | None:
 
 
 def look_at(storage: Storage, stored: StoredFile, sender: Sender) -> Past:
-    """What a stored checkpoint says of the steps before it.
+    """Reads what a stored checkpoint says of the steps before it.
 
     Raises: Invalid (`checkpoint.invalid`), FileGone (bytes that nobody needed were removed when they had come again).
     """
@@ -158,14 +160,14 @@ def look_at(storage: Storage, stored: StoredFile, sender: Sender) -> Past:
 
 def _checked(file: IO[bytes], sender: Sender) -> Past:
     past, state_bytes = read_past(file)
-    for name, told, wanted in (
+    for name, actual, expected in (
         ("key", past.key, sender.key),
         ("run_id", past.run_id, sender.run_id),
         ("attempt", past.attempt, sender.attempt),
         ("device_id", past.device_id, sender.device_id),
     ):
-        if told != wanted:
-            raise ProtocolError(name, f"{told!r:.90}, expected {wanted!r:.90}")
+        if actual != expected:
+            raise ProtocolError(name, f"{actual!r:.90}, expected {expected!r:.90}")
     if past.step >= sender.steps:
         raise ProtocolError("step", f"{past.step:,} of {sender.steps:,}: nothing is left to do")
     check_state(file, state_bytes, past)
@@ -174,21 +176,21 @@ def _checked(file: IO[bytes], sender: Sender) -> Past:
 
 def take(session: Session, run: Run, attempt: Attempt, stored: StoredFile, past: Past) -> bool:
     """Make it the run's checkpoint, unless the run has a later one. The caller holds the run's row."""
-    known = session.get(Checkpoint, run.id)
-    if known is not None and known.step >= past.step and _is_of_same_data(session, known, attempt):
+    checkpoint = session.get(Checkpoint, run.id)
+    if checkpoint is not None and checkpoint.step >= past.step and _is_of_same_data(session, checkpoint, attempt):
         return False
-    if known is None:
-        known = Checkpoint(run_id=run.id)
-        session.add(known)
-    known.attempt_id, known.step, known.tries = attempt.id, past.step, 0
-    known.digest, known.size_bytes = stored.digest, stored.size_bytes
+    if checkpoint is None:
+        checkpoint = Checkpoint(run_id=run.id)
+        session.add(checkpoint)
+    checkpoint.attempt_id, checkpoint.step, checkpoint.tries = attempt.id, past.step, 0
+    checkpoint.digest, checkpoint.size_bytes = stored.digest, stored.size_bytes
     attempt.checkpoint_step = past.step
     return True
 
 
-def _is_of_same_data(session: Session, known: Checkpoint, attempt: Attempt) -> bool:
+def _is_of_same_data(session: Session, checkpoint: Checkpoint, attempt: Attempt) -> bool:
     """Whether the attempt could go on from it: always, but for data of the device's own."""
-    return session.get_one(Attempt, known.attempt_id).own_data_digest == attempt.own_data_digest
+    return session.get_one(Attempt, checkpoint.attempt_id).own_data_digest == attempt.own_data_digest
 
 
 def take_kept(session: Session, run: Run, attempt: Attempt, steps: Sequence[int | None]) -> None:
@@ -196,19 +198,19 @@ def take_kept(session: Session, run: Run, attempt: Attempt, steps: Sequence[int 
 
     The caller holds the run's row.
     """
-    told = [step for step in steps if step is not None and 0 < step < run.settings.steps]
-    if not told or run.own_data is None or run.mode != "train":
+    saved_steps = [step for step in steps if step is not None and 0 < step < run.settings.steps]
+    if not saved_steps or run.own_data is None or run.mode != "train":
         return
-    mine = (Attempt.run_id == run.id, Attempt.device_id == attempt.device_id)
-    before = session.scalar(select(func.max(Attempt.checkpoint_step)).where(*mine)) or 0
-    if max(told) > before:
-        attempt.checkpoint_step = max(told)
+    conditions = (Attempt.run_id == run.id, Attempt.device_id == attempt.device_id)
+    before = session.scalar(select(func.max(Attempt.checkpoint_step)).where(*conditions)) or 0
+    if max(saved_steps) > before:
+        attempt.checkpoint_step = max(saved_steps)
 
 
 def is_kept(session: Session, run: Run, attempt: Attempt) -> bool:
     """Whether the attempt's device alone has the checkpoint of it that counts."""
-    known = session.get(Checkpoint, run.id)
-    is_here = known is not None and known.attempt_id == attempt.id
+    checkpoint = session.get(Checkpoint, run.id)
+    is_here = checkpoint is not None and checkpoint.attempt_id == attempt.id
     return run.own_data is not None and attempt.checkpoint_step is not None and not is_here
 
 
@@ -230,45 +232,49 @@ def still_open(session: Session, device_id: str, runs: Collection[str]) -> tuple
 
 def of_run(session: Session, run: Run) -> Checkpoint:
     """Raises: NotFound."""
-    known = session.get(Checkpoint, run.id)
-    if known is None:
+    checkpoint = session.get(Checkpoint, run.id)
+    if checkpoint is None:
         raise NotFound("attempt.no-file", "the run starts from the first step")
-    return known
+    return checkpoint
 
 
 def hand_out(session: Session, run: Run, storage: Storage, attempt: Attempt) -> Checkpoint | None:
     """From where a new attempt goes on; None: from the first step. The caller holds the run's row."""
-    known = session.get(Checkpoint, run.id)
-    if known is None:
+    checkpoint = session.get(Checkpoint, run.id)
+    if checkpoint is None:
         return None
-    source = session.get_one(Attempt, known.attempt_id)
+    source = session.get_one(Attempt, checkpoint.attempt_id)
     name = session.get_one(Device, source.device_id).name
-    told = f"step {known.step:,} (checkpoint of attempt {source.n}, on {name})"
-    if not _is_of_same_data(session, known, attempt):
-        message = f"starts from the first step instead of {told}: this device's data set {run.own_data} is another"
+    start = f"step {checkpoint.step:,} (checkpoint of attempt {source.n}, on {name})"
+    if not _is_of_same_data(session, checkpoint, attempt):
+        message = f"starts from the first step instead of {start}: this device's data set {run.own_data} is another"
         events.add(session, run.id, "log", message=message, attempt=attempt.n)
         return None
     reason = ""
-    if known.tries >= MOST_TRIES:
-        reason = f"{known.tries} attempts came no further from there"
-    elif storage.size(known.digest) is None:
+    if checkpoint.tries >= MOST_TRIES:
+        reason = f"{checkpoint.tries} attempts came no further from there"
+    elif storage.size(checkpoint.digest) is None:
         reason = "its file is not in the farm's storage any more"
     if reason:
         events.add(
-            session, run.id, "log", message=f"starts from the first step instead of {told}: {reason}", attempt=attempt.n
+            session,
+            run.id,
+            "log",
+            message=f"starts from the first step instead of {start}: {reason}",
+            attempt=attempt.n,
         )
         drop(session, run)
         return None
-    known.tries += 1
-    run.steps_done = known.step
-    events.add(session, run.id, "log", message=f"goes on from {told}", attempt=attempt.n)
-    return known
+    checkpoint.tries += 1
+    run.steps_done = checkpoint.step
+    events.add(session, run.id, "log", message=f"goes on from {start}", attempt=attempt.n)
+    return checkpoint
 
 
 def distrust(session: Session, run: Run, attempt: Attempt) -> None:
     """Nobody goes on from what an attempt has left whose other words cannot be true."""
-    own = delete(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.attempt_id == attempt.id)
-    session.execute(own)
+    deletion = delete(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.attempt_id == attempt.id)
+    session.execute(deletion)
 
 
 def drop(session: Session, run: Run) -> None:

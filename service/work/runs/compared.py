@@ -23,7 +23,7 @@ from service.work.runs.schemas import ComparedView, ComparisonView
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of a comparison, what does not depend on who looks, without its raw times."""
+    """The part of a comparison that does not depend on who looks, without its raw times."""
 
     bundles: tuple[str, ...]
     threads: tuple[int, ...]
@@ -40,11 +40,11 @@ _LOCK = threading.Lock()
 
 def held(session: Session, digests: Sequence[str], first: Built) -> list[Built]:
     """The bundles that a request wants to compare with the first. Raises: NotFound, Gone, Invalid."""
-    found = [
+    others = [
         bundles.held(session, digest, where=f"others.{place}", hint="POST /compile makes one").bundle
         for place, digest in enumerate(digests)
     ]
-    for place, bundle in enumerate(found):
+    for place, bundle in enumerate(others):
         if is_tuning(bundle.manifest):
             raise Invalid(
                 "run.mode",
@@ -59,7 +59,7 @@ def held(session: Session, digests: Sequence[str], first: Built) -> list[Built]:
                 where=f"others.{place}",
                 hint="compile it for the target of the first",
             )
-    return found
+    return others
 
 
 def add(session: Session, run: Run, others: Sequence[Built]) -> None:
@@ -79,22 +79,23 @@ def features(first: Built, others: Sequence[Built]) -> frozenset[str]:
     return frozenset(first.required_features).union(*(other.required_features for other in others))
 
 
-def told_in(report: Mapping[str, Any]) -> Comparison | None:
-    """What a recorded report says of bundles that took turns; None if it is of another mode."""
-    told = report.get("comparison")
-    return from_json(Comparison, told, "comparison") if told else None
+def recorded_comparison(report: Mapping[str, Any]) -> Comparison | None:
+    """Reads what a recorded report says of bundles that took turns; None if it is of another mode."""
+    section = report.get("comparison")
+    return from_json(Comparison, section, "comparison") if section else None
 
 
 def view(session: Session, run: Run, result: Result) -> ComparisonView | None:
-    """What the raw times of a recorded report come to, with what the run's organisation calls the bundles; None of a
-    report of another mode."""
-    said = found_in(result.digest, run.settings.effect or EFFECT, lambda: told_in(result.report))
-    return named(session, said) if said else None
+    """Returns what the raw times of a recorded report come to, with the run's organisation's names of the bundles; None
+    for a report of another mode.
+    """
+    comparison = comparison_in(result.digest, run.settings.effect or EFFECT, lambda: recorded_comparison(result.report))
+    return named(session, comparison) if comparison else None
 
 
-def named(session: Session, found: Found) -> ComparisonView:
+def named(session: Session, comparison: Found) -> ComparisonView:
     """With what the session's organisation calls the bundles."""
-    names = holdings.of_digests(session, "bundle", found.bundles)
+    names = holdings.of_digests(session, "bundle", comparison.bundles)
     rows = [
         ComparedView(
             bundle_digest=digest,
@@ -103,32 +104,35 @@ def named(session: Session, found: Found) -> ComparisonView:
             threads=threads,
             **row.fields,
         )
-        for row, digest, threads in zip(found.verdict.rows, found.bundles, found.threads, strict=True)
+        for row, digest, threads in zip(comparison.verdict.rows, comparison.bundles, comparison.threads, strict=True)
     ]
     return ComparisonView(
-        protocol=found.protocol,
-        rounds=found.verdict.rounds,
-        ended=found.ended,
-        detectable=found.verdict.detectable,
+        protocol=comparison.protocol,
+        rounds=comparison.verdict.rounds,
+        ended=comparison.ended,
+        detectable=comparison.verdict.detectable,
         bundles=rows,
     )
 
 
-def found_in(digest: str, effect: float, told: Callable[[], Comparison | None]) -> Found | None:
-    """What the report of that digest comes to: worked out once, for the longest take a fifth of a second to read and to
-    judge. `told`: reads it."""
+def comparison_in(digest: str, effect: float, read: Callable[[], Comparison | None]) -> Found | None:
+    """Returns what the report of that digest comes to: worked out once, for the longest take a fifth of a second to
+    read and to judge. `read`: reads it.
+    """
     key = (digest, effect)
     with _LOCK:
-        kept = _KEPT.pop(key, None)
-        if kept is not None:
-            _KEPT[key] = kept  # the newest
-            return kept
-    one = told()
-    if one is None:
+        cached = _KEPT.pop(key, None)
+        if cached is not None:
+            _KEPT[key] = cached  # the newest
+            return cached
+    recorded = read()
+    if recorded is None:
         return None
-    found = Found(one.bundles, one.threads, one.ended, one.protocol, verdict_of(one, effect))
+    comparison = Found(
+        recorded.bundles, recorded.threads, recorded.ended, recorded.protocol, verdict_of(recorded, effect)
+    )
     with _LOCK:
-        _KEPT[key] = found
+        _KEPT[key] = comparison
         while len(_KEPT) > MOST_KEPT:
             del _KEPT[next(iter(_KEPT))]
-    return found
+    return comparison

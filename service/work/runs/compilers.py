@@ -24,7 +24,7 @@ MOST_OF_ONE = 200
 
 
 class Build(NamedTuple):
-    """What a bundle was made of, and by which compiler first."""
+    """The sources of a bundle, and the compiler that made it first."""
 
     model_name: str
     plan_name: str
@@ -37,7 +37,7 @@ class Build(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What must be the same for two times to be of one thing, but for the compiler."""
+    """The values that must be the same for two times to be of one thing, but for the compiler."""
 
     model_digest: str
     plan_digest: str
@@ -52,7 +52,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One run of such work."""
+    """A run of such work."""
 
     run_id: str
     at: float
@@ -88,17 +88,17 @@ class OverCompilers:
 def over_compilers(session: Session, most: int) -> list[OverCompilers]:
     """Kinds of work that more than one compiler's bundles did lately, those that ran last first."""
     newest = session.execute(_timed().order_by(Run.id.desc()).limit(NEWEST))
-    found = _grouped(session, [row for row in newest if row[3] == "valid" and _is_profile(row[6])])
-    several = [one for one in found.values() if one.newest_change is not None]
-    return sorted(several, key=lambda one: one.runs[-1].run_id, reverse=True)[:most]
+    groups = _grouped(session, [row for row in newest if row[3] == "valid" and _is_profile(row[6])])
+    several = [work for work in groups.values() if work.newest_change is not None]
+    return sorted(several, key=lambda work: work.runs[-1].run_id, reverse=True)[:most]
 
 
 def history_of(session: Session, run_id: str) -> OverCompilers | None:
     """Every run of the same work as this one, of whatever verdict; None if there is no such run with a median."""
-    mine = session.execute(_timed().where(Run.id == run_id)).first()
-    if mine is None:
+    row = session.execute(_timed().where(Run.id == run_id)).first()
+    if row is None:
         return None
-    alike = _grouped(session, [mine])
+    alike = _grouped(session, [row])
     if not alike:
         return None
     work = next(iter(alike))
@@ -157,9 +157,9 @@ def _grouped(session: Session, rows: Collection[TimedRow]) -> dict[Work, OverCom
             names[work].plan_name,
             work.target,
             work.device_id,
-            tuple(sorted(mine, key=lambda run: run.run_id)),
+            tuple(sorted(timed, key=lambda run: run.run_id)),
         )
-        for work, mine in runs.items()
+        for work, timed in runs.items()
     }
 
 

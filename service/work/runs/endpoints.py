@@ -44,17 +44,17 @@ router = APIRouter(prefix="/runs", tags=["runs"])
 
 
 def _named(session: Session, run: Run) -> Holding:
-    """What the run's organisation calls its bundle."""
+    """Returns the run's organisation's name of its bundle."""
     return session.get_one(Holding, (run.organisation_id, "bundle", run.bundle_digest))
 
 
 def _create(session: Session, farm: Farm, body: RunCreate, key_id: str) -> Answer:
-    found = bundles.held(session, body.bundle, where="bundle", hint="POST /compile makes one")
-    run = service.create(session, body, found.bundle, api_key_id=key_id, limits=farm.settings, storage=farm.storage)
+    held = bundles.held(session, body.bundle, where="bundle", hint="POST /compile makes one")
+    run = service.create(session, body, held.bundle, api_key_id=key_id, limits=farm.settings, storage=farm.storage)
     notes = (*remarks.of_settings(body), *remarks.of_run(session, run))
     warnings = [*notes, *placement.warnings_of(session, farm.settings, run)]
-    made = run_created(run, found.holding, warnings)
-    return Answer(202, made.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
+    created = run_created(run, held.holding, warnings)
+    return Answer(202, created.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
 
 
 @router.post("", status_code=202, response_model=RunCreated)
@@ -92,14 +92,14 @@ def list_runs(
     with farm.database.read() as session:
         rows, following = service.newest_runs(session, chosen, limit=limit, cursor=cursor)
         names = holdings.of_digests(session, "bundle", (row.bundle_digest for row in rows))
-        told = intervals(session, rows)
-        items = [run_view(row, names[row.bundle_digest], told.get(row.id)) for row in rows]
+        run_intervals = intervals(session, rows)
+        items = [run_view(row, names[row.bundle_digest], run_intervals.get(row.id)) for row in rows]
         return Page(items=items, next=following)
 
 
 @router.get("/{run_id}", response_model=RunDetail)
 async def show_run(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep, wait: Wait = 0) -> Response:
-    """One run. With `If-None-Match` and `wait`, the answer comes when the run has changed, or 304."""
+    """Returns a run. With `If-None-Match` and `wait`, the answer comes when the run has changed, or 304."""
 
     def look(session: Session) -> tuple[str, RunDetail]:
         run = service.find(session, run_id)

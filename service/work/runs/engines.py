@@ -1,4 +1,6 @@
-"""What ran the kernels of a run: its target's name says it, `<board>/<engine>`, or a board alone for its CPU."""
+"""The engine that ran the kernels of a run: its target's name says it, `<board>/<engine>`, or a board alone for its
+CPU.
+"""
 
 from __future__ import annotations
 
@@ -17,5 +19,5 @@ def engine_of(target: str) -> str:
 
 
 def ran_on(engine: str) -> ColumnElement[bool]:
-    """Of runs: that this engine ran them."""
+    """Returns the condition on runs that this engine ran them."""
     return Run.target.not_like("%/%") if engine == CPU else Run.target.like(f"%/{engine}")

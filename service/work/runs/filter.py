@@ -35,7 +35,7 @@ class RunFilter:
     """How it ended, in the public contract's word (`device.lost`)."""
     tag: str = ""
     engine: str = ""
-    """What ran its kernels (`cpu`, `opencl`)."""
+    """Engine that ran its kernels (`cpu`, `opencl`)."""
 
     def __post_init__(self) -> None:
         """Raises: Invalid for a state, mode, class, verdict or engine that no run can have."""

@@ -32,7 +32,7 @@ from service.work.runs import compared
 MOST_DEVICES = 200
 """That are looked at for one answer."""
 FIRST_DEVICES = 3
-"""Of which mostly one will do."""
+"""Number of devices that are looked at first: mostly one of them will do."""
 DEVICES = WINDOWS | {Device.__tablename__}
 """Tables that say which devices are there."""
 Code = Literal[
@@ -79,7 +79,7 @@ ORDER: tuple[Code, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a run needs, and where its user wants it."""
+    """The needs of a run, and its user's wish for a device."""
 
     target: str
     features: frozenset[str]
@@ -87,14 +87,14 @@ class Wish:
     device_class: str | None = None
     wants: frozenset[str] = frozenset()
     settings: RunSettings | None = None
-    """Of the run, as far as they say how long it may take."""
+    """Settings of the run, as far as they say how long it may take."""
 
     @classmethod
     def of(cls, session: Session, run: Run) -> Wish:
         """The wish of a run that is there."""
         needed = compared.features(built(session, run.bundle_digest), compared.others(session, run))
-        wanted = frozenset(run.wants.split("\n")) - {""}
-        return cls(run.target, needed, run.wanted_device_id, run.wanted_device_class, wanted, run.settings)
+        wants = frozenset(run.wants.split("\n")) - {""}
+        return cls(run.target, needed, run.wanted_device_id, run.wanted_device_class, wants, run.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,15 @@ def standings(
     """Every device that the wish may mean, those that fit first; `run`: earlier attempts count too."""
     devices = list(session.scalars(_meant(wish).limit(most)))
     busy = _busy(session, [device.id for device in devices])
-    own = set(session.scalars(select(Run.id).where(Run.id.in_([attempt.run_id for attempt in busy.values()]))))
+    own_runs = set(session.scalars(select(Run.id).where(Run.id.in_([attempt.run_id for attempt in busy.values()]))))
     spent = _spent(session, run) if run is not None else {}
     calendar = Calendar.read(session)
     twice = refused_lately(session, [device.id for device in devices])
     results = []
     for device in devices:
-        standing = _standing(settings, wish, device, busy.get(device.id), spent.get(device.id), calendar, own=own)
+        standing = _standing(
+            settings, wish, device, busy.get(device.id), spent.get(device.id), calendar, own_runs=own_runs
+        )
         remark = f" ({ON_TWO_MACHINES})" if device.id in twice else ""
         results.append(replace(standing, says=standing.says + remark))
     return sorted(results, key=lambda standing: (ORDER.index(standing.code), standing.device.name))
@@ -147,16 +149,16 @@ def _finds_one(session: Session, settings: Settings, wish: Wish) -> bool:
     )
     calendar = Calendar.read(session)
 
-    def fits(one: Device) -> bool:
-        is_free = calendar.hold(one, free_s(settings, one, wish.settings)) is None
+    def fits(device: Device) -> bool:
+        is_free = calendar.hold(device, free_s(settings, device, wish.settings)) is None
         return (
             is_free
-            and wish.target in one.targets
-            and wish.features.issubset(one.features)
-            and (wish.wants <= offers(one))
+            and wish.target in device.targets
+            and wish.features.issubset(device.features)
+            and (wish.wants <= offers(device))
         )
 
-    return any(fits(one) for most in (FIRST_DEVICES, MOST_DEVICES) for one in session.scalars(query.limit(most)))
+    return any(fits(device) for most in (FIRST_DEVICES, MOST_DEVICES) for device in session.scalars(query.limit(most)))
 
 
 def classes(session: Session) -> list[str]:
@@ -192,9 +194,9 @@ def _standing(
     spent: Attempt | None,
     calendar: Calendar,
     *,
-    own: Collection[str],
+    own_runs: Collection[str],
 ) -> Standing:
-    """`own`: runs that who asks may know of."""
+    """`own_runs`: runs that who asks may know of."""
     if device.state == "removed":
         return Standing(device, REMOVED, "was removed from the farm")
     if wish.target not in device.targets:
@@ -213,16 +215,16 @@ def _standing(
             ISOLATION,
             f"isolates at level {device.isolation_level}, this farm asks for {settings.isolation_level}",
         )
-    held = calendar.hold(device, free_s(settings, device, wish.settings))
-    if held is not None:
-        return Standing(device, held.code, held.says, held.until)
+    hold = calendar.hold(device, free_s(settings, device, wish.settings))
+    if hold is not None:
+        return Standing(device, hold.code, hold.says, hold.until)
     tried = _tried(settings, device, spent)
     if tried is not None:
         return tried
     if time.time() - device.last_seen_at > SILENT_AFTER_S:
         return Standing(device, SILENT, f"has been silent for {format_duration(time.time() - device.last_seen_at)}")
     if busy is not None:
-        what = busy.run_id if busy.run_id in own else "another organisation's run"
+        what = busy.run_id if busy.run_id in own_runs else "another organisation's run"
         return Standing(device, BUSY, f"works on {what}", busy_since=busy.created_at)
     return Standing(device, FREE, "is free")
 
@@ -231,16 +233,16 @@ def _tried(settings: Settings, device: Device, spent: Attempt | None) -> Standin
     """As `attempts.untried`, with the reason."""
     if spent is None or spent.finished_at is None or spent.finished_at <= device.released_at:
         return None
-    said = f"attempt {spent.n} on it ended with {spent.code or spent.state}"
+    reason = f"attempt {spent.n} on it ended with {spent.code or spent.state}"
     if spent.spent == FAILED:
-        return Standing(device, TRIED, f"is not given this run again: {said}; an operator's release lifts that")
+        return Standing(device, TRIED, f"is not given this run again: {reason}; an operator's release lifts that")
     until = spent.finished_at + settings.device_retry_s
     if spent.finished_at <= device.succeeded_at or until <= time.time():
         return None
     return Standing(
         device,
         TRIED,
-        f"is kept from this run for now: {said}; it may try again in "
+        f"is kept from this run for now: {reason}; it may try again in "
         f"{format_duration(until - time.time())}, or after its next success",
         until,
     )

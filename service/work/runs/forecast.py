@@ -41,7 +41,7 @@ QUOTA_BASIS = "when the first of its organisation's runs on devices may end"
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a run's organisation may have on devices at once, and has."""
+    """The number of devices that a run's organisation may use at once, and uses."""
 
     limit: int
     live: int
@@ -57,7 +57,7 @@ class Forecast:
     start_at: float | None
     sureness: Confidence
     basis: str
-    """What the forecast rests on, in words."""
+    """Basis of the forecast, in words."""
     taker: str = ""
     """The free device that gets it when it asks."""
     full: Allowance | None = None
@@ -71,14 +71,14 @@ def forecast(session: Session, settings: Settings, run: Run, fitting: Sequence[S
     full = _allowance(session, settings, run)
     if full is not None:
         return _within_quota(session, run, fitting, full)
-    for one in [one for one in fitting if one.busy_since is None][:MOST_FREE]:
-        if not prospect(session, settings, run, [one.device], most=MOST_AHEAD).ahead:
-            return Forecast(0, False, time.time(), "fair", FREE_BASIS, one.device.name)
-    found = prospect(session, settings, run, [one.device for one in fitting], most=MOST_AHEAD)
+    for candidate in [candidate for candidate in fitting if candidate.busy_since is None][:MOST_FREE]:
+        if not prospect(session, settings, run, [candidate.device], most=MOST_AHEAD).ahead:
+            return Forecast(0, False, time.time(), "fair", FREE_BASIS, candidate.device.name)
+    outlook = prospect(session, settings, run, [candidate.device for candidate in fitting], most=MOST_AHEAD)
     lengths, are_alike = _lengths(session, run, fitting)
-    busy_since = [one.busy_since for one in fitting]
-    made = estimate(found.ahead, lengths, busy_since, now=time.time(), are_alike=are_alike)
-    return _roughly(made, TURNS_BASIS) if found.is_shared else made
+    busy_since = [candidate.busy_since for candidate in fitting]
+    expected = estimate(outlook.ahead, lengths, busy_since, now=time.time(), are_alike=are_alike)
+    return _roughly(expected, TURNS_BASIS) if outlook.is_shared else expected
 
 
 def later_starts(
@@ -89,7 +89,7 @@ def later_starts(
     if first.full is not None or not fitting:
         return [None] * count
     lengths, are_alike = _lengths(session, run, fitting)
-    busy_since, now = [one.busy_since for one in fitting], time.time()
+    busy_since, now = [candidate.busy_since for candidate in fitting], time.time()
     places = range(first.ahead + 1, first.ahead + 1 + count)
     return [estimate(place, lengths, busy_since, now=now, are_alike=are_alike).start_at for place in places]
 
@@ -110,14 +110,18 @@ def _within_quota(session: Session, run: Run, fitting: Sequence[Standing], full:
         .where(Attempt.state.in_(LIVE_ATTEMPT_STATES), Run.organisation_id == run.organisation_id)
     )
     begun = sorted(session.scalars(since, execution_options=EVERYONES))[full.live - full.limit :]  # the oldest are over
-    ahead = own_before(session, run, [one.device for one in fitting], most=MOST_AHEAD)
+    ahead = own_before(session, run, [candidate.device for candidate in fitting], most=MOST_AHEAD)
     lengths, are_alike = _lengths(session, run, fitting)
-    made = estimate(ahead, lengths, begun, now=time.time(), are_alike=are_alike)
-    return replace(_roughly(made, QUOTA_BASIS), full=full)
+    expected = estimate(ahead, lengths, begun, now=time.time(), are_alike=are_alike)
+    return replace(_roughly(expected, QUOTA_BASIS), full=full)
 
 
-def _roughly(made: Forecast, basis: str) -> Forecast:
-    return replace(made, sureness="rough" if made.sureness == "fair" else made.sureness, basis=f"{basis}; {made.basis}")
+def _roughly(forecast: Forecast, basis: str) -> Forecast:
+    return replace(
+        forecast,
+        sureness="rough" if forecast.sureness == "fair" else forecast.sureness,
+        basis=f"{basis}; {forecast.basis}",
+    )
 
 
 def estimate(
@@ -154,7 +158,7 @@ def _lengths(session: Session, run: Run, fitting: Sequence[Standing]) -> tuple[l
     query = (
         select(Attempt.finished_at - Attempt.created_at, Run.bundle_digest)
         .join(Run, Run.id == Attempt.run_id)
-        .where(Attempt.device_id.in_([one.device.id for one in fitting]), Attempt.state.in_(DONE))
+        .where(Attempt.device_id.in_([candidate.device.id for candidate in fitting]), Attempt.state.in_(DONE))
         .where(Attempt.finished_at.is_not(None), Run.is_canary.is_(False))
         .order_by(Attempt.id.desc())
         .limit(LOOKED_AT)

@@ -23,8 +23,8 @@ def check_fit(session: Session, body: RunCreate, bundle: Built) -> None:
     finds out.
     """
     assert body.own_data is not None
-    for device, said in _meant(session, body, bundle):
-        dataset = _as_sent(said)
+    for device, description in _meant(session, body, bundle):
+        dataset = _as_sent(description)
         try:
             datasets.check_fit(dataset, bundle, where="dataset")
             if body.settings.needs_data:
@@ -40,17 +40,19 @@ def check_fit(session: Session, body: RunCreate, bundle: Built) -> None:
 
 def _meant(session: Session, body: RunCreate, bundle: Built) -> Iterator[tuple[Device, Mapping[str, Any]]]:
     assert body.own_data is not None
-    wanted = frozenset(wants_of(body.where, body.own_data, body.mode))
+    requirements = frozenset(wants_of(body.where, body.own_data, body.mode))
     query = select(Device).where(Device.state != "removed")
     query = query if body.device is None else query.where(Device.id == body.device)
     query = query if body.device_class is None else query.where(Device.device_class == body.device_class)
     for device in session.scalars(query):
-        said = own_dataset(device, body.own_data[0])
-        if said is not None and bundle.target in device.targets and wanted <= offers(device):
-            yield device, said
+        description = own_dataset(device, body.own_data[0])
+        if description is not None and bundle.target in device.targets and requirements <= offers(device):
+            yield device, description
 
 
-def _as_sent(said: Mapping[str, Any]) -> Dataset:
-    """What the device says, in the form of a row; it is none, and is not kept."""
-    arrays = {one["name"]: {"dtype": one["dtype"], "shape": one["shape"]} for one in said["arrays"]}
-    return Dataset(digest=said["digest"], name=said["name"], samples=said["samples"], arrays=arrays)
+def _as_sent(description: Mapping[str, Any]) -> Dataset:
+    """Puts the device's description into the form of a row; it is none, and is not kept."""
+    arrays = {array["name"]: {"dtype": array["dtype"], "shape": array["shape"]} for array in description["arrays"]}
+    return Dataset(
+        digest=description["digest"], name=description["name"], samples=description["samples"], arrays=arrays
+    )

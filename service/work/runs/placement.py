@@ -1,4 +1,4 @@
-"""What is said at once to who asks for a device or a class that is not there: a refusal, or a warning that it waits."""
+"""Immediate answers to a request for a device or a class that is not there: a refusal, or a warning that it waits."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def check_class(session: Session, body: RunCreate, target: str) -> None:
     whose devices do not run the bundle's target."""
     if body.device_class is None or body.allow_waiting:
         return
-    known = classes(session)
-    if body.device_class in known:
+    class_names = classes(session)
+    if body.device_class in class_names:
         _check_target(session, body.device_class, target)
         return
-    near = difflib.get_close_matches(body.device_class, known, n=2, cutoff=0.5)
+    near = difflib.get_close_matches(body.device_class, class_names, n=2, cutoff=0.5)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
-    there = f"it has {', '.join(known)}" if known else "it has no devices yet"
+    there = f"it has {', '.join(class_names)}" if class_names else "it has no devices yet"
     raise Invalid(
         "run.device-class-unknown",
         f"no device of this farm is of class {body.device_class!r:.100}; {there}",
@@ -54,10 +54,10 @@ def _check_target(session: Session, device_class: str, target: str) -> None:
 
 def wants_of(session: Session, body: RunCreate) -> tuple[str, ...]:
     """Tags, own data and mode that the request asks for. Raises: Invalid for what nobody offers, unless it may wait."""
-    found = wants.wants_of(body.where, body.own_data, body.mode)
+    requirements = wants.wants_of(body.where, body.own_data, body.mode)
     if not body.allow_waiting:
-        wants.check_known(session, found)
-    return found
+        wants.check_known(session, requirements)
+    return requirements
 
 
 def warnings_of(session: Session, settings: Settings, run: Run) -> list[RunWarning]:
@@ -65,10 +65,10 @@ def warnings_of(session: Session, settings: Settings, run: Run) -> list[RunWarni
     wish = Wish.of(session, run)
     if has_one(session, settings, wish):
         return []
-    found = standings(session, settings, wish, run)
-    said = "; ".join(f"{one.device.name} {one.says}" for one in found[:SHOWN])
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    message = said + more if found else nothing_there(run.wanted_device_class, run.target)
+    devices = standings(session, settings, wish, run)
+    listing = "; ".join(f"{standing.device.name} {standing.says}" for standing in devices[:SHOWN])
+    more = f"; and {len(devices) - SHOWN} more" if len(devices) > SHOWN else ""
+    message = listing + more if devices else nothing_there(run.wanted_device_class, run.target)
     where = "device" if run.wanted_device_id else "device_class" if run.wanted_device_class else "target"
     expires_in = format_duration(settings.queue_s)
     hint = f"it is queued, and expires in {expires_in} if none takes it; `pockfarm why {run.id}` says more"

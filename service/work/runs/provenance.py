@@ -1,5 +1,6 @@
-"""What explains a run's numbers, each by a digest: what ran, on which data, built how, on which device in which state,
-and by which rules the figures were made."""
+"""The provenance of a run's numbers, each part by a digest: what ran, on which data, built how, on which device in
+which state, and by which rules the figures were made.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ NO_PROTOCOL = ""
 
 
 def of(session: Session, run: Run, result: Result, *, now: float) -> ProvenanceView:
-    """Of a run that has a report."""
-    said = bundles.statement(session, run.bundle_digest, now=now)
+    """Returns the provenance of a run that has a report."""
+    statement = bundles.statement(session, run.bundle_digest, now=now)
     device = session.get(Device, run.device_id) if run.device_id else None
     facts = device_state(result.report)
     return ProvenanceView(
@@ -32,11 +33,11 @@ def of(session: Session, run: Run, result: Result, *, now: float) -> ProvenanceV
         log_index=result.log_index,
         bundle=run.bundle_digest,
         others=run.others,
-        model=said.model_digest,
-        plan=said.plan_digest,
-        spec=said.spec_digest,
-        compiler=said.compiler,
-        target=said.target,
+        model=statement.model_digest,
+        plan=statement.plan_digest,
+        spec=statement.spec_digest,
+        compiler=statement.compiler,
+        target=statement.target,
         settings=digest_of_json(chosen_in(run.settings)),
         dataset=_dataset(run, result.report),
         validation_dataset=run.validation_dataset_digest,
@@ -54,7 +55,9 @@ def of(session: Session, run: Run, result: Result, *, now: float) -> ProvenanceV
 
 
 def chosen_in(settings: RunSettings) -> dict[str, Any]:
-    """What is not as it is by default, and what every run says: a setting that comes later changes no digest."""
+    """Returns the settings that differ from their defaults, and those that every run states: a setting that comes later
+    changes no digest.
+    """
     return {
         name: value
         for name, value in vars(settings).items()
@@ -63,7 +66,7 @@ def chosen_in(settings: RunSettings) -> dict[str, Any]:
 
 
 def device_state(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What the device said of itself as it ran: kernel, governor, power mode, agent, isolation, threads."""
+    """Returns the device's description of itself as it ran: kernel, governor, power mode, agent, isolation, threads."""
     facts = dict(report.get("environment") or {})
     facts["isolation_level"] = report.get("isolation_level")
     facts["threads"] = _timed(report).get("threads")
@@ -76,26 +79,26 @@ def protocol_of(report: Mapping[str, Any]) -> str:
 
 
 def _timed(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What it has of times."""
+    """Returns the report's section of times."""
     named = (report.get(name) for name in ("comparison", "sustained", "measurement"))
     return next(filter(None, named), {})
 
 
 def _dataset(run: Run, report: Mapping[str, Any]) -> str | None:
-    """Of one that stayed on the device: its name and the digest that the device gave."""
-    own = report.get("own_data")
-    return f"device:{own['name']}@{own['digest']}" if own else run.dataset_digest
+    """Identifies the run's data set; one that stayed on the device by its name and the digest that the device gave."""
+    own_data = report.get("own_data")
+    return f"device:{own_data['name']}@{own_data['digest']}" if own_data else run.dataset_digest
 
 
 def digest_of_json(value: Any) -> str:
-    """Of its canonical JSON."""
+    """Returns the digest of its canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 @cache
 def figures_digest() -> str:
-    """Of the code by which this farm makes intervals, ratios and words of raw times."""
+    """Returns the digest of the code by which this farm makes intervals, ratios and words of raw times."""
     whole = hashlib.sha256()
     for path in sorted(Path(device_agents.figures.__file__).parent.glob("*.py")):
         whole.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

@@ -1,4 +1,4 @@
-"""What waits in the queue of an organisation: by lane, which is what runs wait for, and who could take each lane."""
+"""The waiting runs of an organisation: by lane, which is what runs wait for, and who could take each lane."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class WaitingLane:
     @property
     def takers(self) -> tuple[Standing, ...]:
         """Those that take its runs, now or when they are done with what they do."""
-        return tuple(one for one in self.devices if one.now in ("free", "busy"))
+        return tuple(standing for standing in self.devices if standing.now in ("free", "busy"))
 
 
 def waiting_lanes(session: Session, there: Sequence[Standing]) -> list[WaitingLane]:
@@ -54,18 +54,18 @@ def waiting_lanes(session: Session, there: Sequence[Standing]) -> list[WaitingLa
 
     `there`: the devices, by `device_standings`.
     """
-    found = recalled(session, ("waiting lanes", organisation_of(session)), RUNS, lambda: _read(session))
-    lanes = {lane.id: lane for lane in session.scalars(select(Lane).where(Lane.id.in_([row[0] for row in found])))}
-    takers = [(Taker.of(one.device), one) for one in there]
+    rows = recalled(session, ("waiting lanes", organisation_of(session)), RUNS, lambda: _read(session))
+    lanes = {lane.id: lane for lane in session.scalars(select(Lane).where(Lane.id.in_([row[0] for row in rows])))}
+    takers = [(Taker.of(standing.device), standing) for standing in there]
     return [
         WaitingLane(
             lanes[lane_id],
             runs,
             oldest_at,
             first_id,
-            tuple(one for taker, one in takers if taker.may_take(lanes[lane_id])),
+            tuple(standing for taker, standing in takers if taker.may_take(lanes[lane_id])),
         )
-        for lane_id, runs, oldest_at, first_id in found
+        for lane_id, runs, oldest_at, first_id in rows
         if lane_id in lanes and not lanes[lane_id].is_canary
     ]
 
@@ -90,13 +90,15 @@ def device_standings(session: Session, settings: Settings) -> list[Standing]:
     busy = set(session.scalars(live, execution_options=dict(EVERYONES)))
     calendar, now = Calendar.read(session), time.time()
 
-    def stands(one: Device) -> str:
-        if one.state != "active":
-            return one.state
-        if calendar.hold(one, free_s(settings, one, None)) is not None:
+    def stands(device: Device) -> str:
+        if device.state != "active":
+            return device.state
+        if calendar.hold(device, free_s(settings, device, None)) is not None:
             return "held"
-        if now - one.last_seen_at > SILENT_AFTER_S:
+        if now - device.last_seen_at > SILENT_AFTER_S:
             return "away"
-        return "busy" if one.id in busy else "free"
+        return "busy" if device.id in busy else "free"
 
-    return [Standing(one, stands(one)) for one in devices if one.isolation_level >= settings.isolation_level]
+    return [
+        Standing(device, stands(device)) for device in devices if device.isolation_level >= settings.isolation_level
+    ]

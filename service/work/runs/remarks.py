@@ -1,4 +1,4 @@
-"""What is odd about a run, said when it is sent and wherever its result is read: it may be meant, or not."""
+"""Remarks on what is odd about a run, made when it is sent and wherever its result is read: it may be meant, or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.work.runs.schemas import RunCreate, RunWarning
 
 
 def of_run(session: Session, run: Run) -> list[RunWarning]:
-    """Of its data, and of its settings beside its bundle."""
+    """Makes the remarks on its data, and on its settings beside its bundle."""
     bundle = built(session, run.bundle_digest)
     goes_on = run.weights_digest is not None
     remarks = settings_fit.remarks(run.settings, bundle.manifest, goes_on=goes_on)
@@ -21,27 +21,27 @@ def of_run(session: Session, run: Run) -> list[RunWarning]:
 
 
 def of_data(session: Session, run: Run) -> list[RunWarning]:
-    """Of both data sets that were sent; what stays on a device is seen by nobody else."""
+    """Makes the remarks on both data sets that were sent; what stays on a device is seen by nobody else."""
     bundle = built(session, run.bundle_digest)
     named = (("dataset", run.dataset_digest), ("validation_dataset", run.validation_dataset_digest))
-    found = []
+    warnings = []
     for where, digest in named:
         dataset = session.get(Dataset, digest) if digest is not None else None
-        for one in datasets.remarks(dataset, bundle) if dataset is not None else ():
-            place = f"{where}.{one.array}" if one.array else where
-            found.append(RunWarning(code=one.code, where=place, message=one.message, hint=one.hint))
-    return found
+        for remark in datasets.remarks(dataset, bundle) if dataset is not None else ():
+            place = f"{where}.{remark.array}" if remark.array else where
+            warnings.append(RunWarning(code=remark.code, where=place, message=remark.message, hint=remark.hint))
+    return warnings
 
 
 def of_settings(body: RunCreate) -> list[RunWarning]:
     """Settings that were asked for, and that the mode does not have."""
-    known, taken = settings_of(RunSettings), body.settings
-    asked = {name: getattr(body, name) for name in body.model_fields_set & known.keys()}
-    left = sorted(
+    settings, chosen = settings_of(RunSettings), body.settings
+    requested = {name: getattr(body, name) for name in body.model_fields_set & settings.keys()}
+    ignored = sorted(
         name
-        for name, value in asked.items()
-        if body.mode not in known[name].modes
-        and value not in (type(body).model_fields[name].default, getattr(taken, name))
+        for name, value in requested.items()
+        if body.mode not in settings[name].modes
+        and value not in (type(body).model_fields[name].default, getattr(chosen, name))
     )
     hint = "leave it out, or ask for a mode that has it"
     return [
@@ -51,5 +51,5 @@ def of_settings(body: RunCreate) -> list[RunWarning]:
             hint=hint,
             message=f"{name} is no setting of mode {body.mode}, and was left out",
         )
-        for name in left
+        for name in ignored
     ]

@@ -25,7 +25,9 @@ STEPPING = ("profile", "train", "compare")
 
 
 class RunCreate(SettingsBody):
-    """What to run, and where: a device, a class of devices, or any device that runs the bundle's target."""
+    """A request for a run: what to run, and where: a device, a class of devices, or any device that runs the bundle's
+    target.
+    """
 
     bundle: DigestText
     device: str | None = Field(default=None, max_length=100, description="Id of one device")
@@ -82,7 +84,7 @@ class RunCreate(SettingsBody):
 
 
 class AttemptView(View):
-    """One device's try at a run."""
+    """A device's try at a run."""
 
     n: int
     device_id: str
@@ -144,7 +146,7 @@ class RunView(SettingsView):
     target: str
     dataset_digest: str | None
     validation_dataset_digest: str | None
-    """What training is validated on; null: a share of the data set (`validation`), or nothing."""
+    """Data set that training is validated on; null: a share of the data set (`validation`), or nothing."""
     own_data: str | None
     """In place of `dataset_digest`: the name of the device's own data set, which stays there."""
     own_data_digest: str | None
@@ -158,7 +160,7 @@ class RunView(SettingsView):
     others: list[str]
     """Digests of the bundles that take turns with the first, in mode compare."""
     name: str
-    """What people call it; empty: by its model, plan and target."""
+    """Name that people gave it; empty: it is called by its model, plan and target."""
     note: str
     tags: list[str]
     wanted_device_id: str | None
@@ -184,7 +186,7 @@ class RunView(SettingsView):
 
 
 class RunWarning(View):
-    """What its user should know of a run that was taken."""
+    """A warning to the user of a run that was accepted."""
 
     code: str
     where: str
@@ -196,14 +198,16 @@ class RunCreated(RunView):
     """A run that was just queued."""
 
     warnings: list[RunWarning]
-    """What is odd about its data; that it has to wait, and for what. Empty if nothing is, and a device is there."""
+    """Warnings: what is odd about its data; that it has to wait, and for what. Empty if nothing is, and a device is
+    there.
+    """
 
 
 class RunCancelled(RunView):
     """A run that somebody wants to stop."""
 
     says: str
-    """What the wish came to, in words that follow the run's id."""
+    """Outcome of the request, in words that follow the run's id."""
 
 
 class RunDetail(RunView):
@@ -213,7 +217,7 @@ class RunDetail(RunView):
 
 
 class ComparedView(View):
-    """One of the bundles that took turns."""
+    """A bundle among those that took turns."""
 
     bundle_digest: str
     model_name: str
@@ -222,7 +226,7 @@ class ComparedView(View):
     median_us: float
     """Over rounds, of the quicker of its two processes."""
     ratio: float | None
-    """Of its time to the first one's; null of the first."""
+    """Ratio of its time to the first one's; null for the first."""
     ratio_low: float | None
     ratio_high: float | None
     """Where the ratio lies; all of a comparison's intervals together are wrong in 0.4% of comparisons at most. Null:
@@ -232,7 +236,7 @@ class ComparedView(View):
 
 
 class ComparisonView(View):
-    """What the farm works out from the raw times of bundles that took turns (docs/measurement.md)."""
+    """The farm's evaluation of the raw times of bundles that took turns (docs/measurement.md)."""
 
     protocol: str
     """How they took turns."""
@@ -245,10 +249,10 @@ class ComparisonView(View):
 
 
 class ProvenanceView(View):
-    """What explains a run's numbers. Digests are `sha256:...`; what is null was not used."""
+    """The provenance of a run's numbers. Digests are `sha256:...`; what is null was not used."""
 
     report: str
-    """Of the signed report."""
+    """Digest of the signed report."""
     log_index: int | None
     """Its place in the log of results; null: it is appended soon."""
     bundle: str
@@ -260,7 +264,7 @@ class ProvenanceView(View):
     """The compiler's identity."""
     target: str
     settings: str
-    """Of all that its user set, as JSON."""
+    """Digest of all settings of its user, as JSON."""
     dataset: str | None
     """A digest, or `device:NAME@DIGEST` of one that stayed on the device; null: made-up samples."""
     validation_dataset: str | None
@@ -270,7 +274,7 @@ class ProvenanceView(View):
     device_name: str | None
     device_class: str | None
     device_state: str
-    """Of `device_facts`, as JSON."""
+    """Digest of `device_facts`, as JSON."""
     device_facts: dict[str, Any]
     """Kernel, governor, power mode, agent, isolation level, threads."""
     agent: str
@@ -278,7 +282,7 @@ class ProvenanceView(View):
     protocol: str
     """How its times were made; empty: none were."""
     figures: str
-    """Of the code by which this farm makes intervals and words of raw times."""
+    """Digest of the code by which this farm makes intervals and words of raw times."""
     recorded_at: str
 
 
@@ -314,7 +318,7 @@ class RatioView(View):
 
 
 class BesideView(View):
-    """One run beside another one."""
+    """A run beside another one."""
 
     first: str
     second: str
@@ -323,7 +327,7 @@ class BesideView(View):
     says: str
     """That in words, with why."""
     differences: list[DifferenceView]
-    """Of what explains a number, as far as it is not the same."""
+    """Differences in what explains a number."""
     time: RatioView | None
     losses: str
     """In words; empty without any."""
@@ -344,11 +348,11 @@ class ReportView(View):
     """Mode sustained only."""
     provenance: ProvenanceView
     warnings: list[RunWarning]
-    """What is odd about the data; empty if nothing is."""
+    """Warnings about odd data; empty if nothing is odd."""
 
 
 def run_view(run: Run, names: Holding, interval: Interval | None = None) -> RunView:
-    """What a run's row looks like from outside; `names`: what its organisation calls its bundle."""
+    """Returns the view of a run's row for the API; `names`: what its organisation calls its bundle."""
     return RunView(**_fields(run, names, interval))
 
 

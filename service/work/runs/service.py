@@ -32,7 +32,7 @@ from service.work.runs.schemas import RunCreate
 
 RETRY_AFTER_S = 30
 TUNE_SHARE = 0.8
-"""Of a run's time, at most: measuring ends after the rounds that have begun."""
+"""Largest share of a run's time for tuning: measuring ends after the rounds that have begun."""
 
 
 def create(
@@ -57,8 +57,8 @@ def create(
     _check_data(session, body, bundle)
     _check_files_stay(session, body)
     weights.check(session, body, bundle, storage)
-    for one in (bundle, *others):
-        _check_threads(settings, one)
+    for built in (bundle, *others):
+        _check_threads(settings, built)
     _check_quota(session, api_key_id, limits)
     quotas.check(session, limits, "open_runs")
     run = Run(
@@ -160,8 +160,8 @@ def _check_data(session: Session, body: RunCreate, bundle: Built) -> None:
         )
     if body.own_data is not None:
         own_data.check_fit(session, body, bundle)
-    sent = None if body.own_data else body.dataset
-    for where, digest in (("dataset", sent), ("validation_dataset", body.validation_dataset)):
+    dataset_digest = None if body.own_data else body.dataset
+    for where, digest in (("dataset", dataset_digest), ("validation_dataset", body.validation_dataset)):
         if digest is None:
             continue
         dataset = datasets.find(session, digest, where=where).dataset
@@ -176,8 +176,8 @@ def _check_files_stay(session: Session, body: RunCreate) -> None:
         holdings.refuse_taken(session, "weights", body.weights, where="weights")
         hold_files(session, [body.weights])
         holdings.refuse_taken(session, "weights", body.weights, where="weights")
-    sent = None if body.own_data else body.dataset
-    for where, digest in (("dataset", sent), ("validation_dataset", body.validation_dataset)):
+    dataset = None if body.own_data else body.dataset
+    for where, digest in (("dataset", dataset), ("validation_dataset", body.validation_dataset)):
         if digest is not None:
             holdings.use(session, "dataset", digest, where=where)
 
@@ -194,8 +194,8 @@ def _check_threads(settings: RunSettings, bundle: Built) -> None:
 
 
 def _check_quota(session: Session, api_key_id: str, settings: Settings) -> None:
-    mine = select(func.count()).select_from(Run).where(Run.api_key_id == api_key_id, Run.state.in_(OPEN_RUN_STATES))
-    count = session.scalar(mine, execution_options=dict(EVERYONES)) or 0  # a key is of one organisation
+    query = select(func.count()).select_from(Run).where(Run.api_key_id == api_key_id, Run.state.in_(OPEN_RUN_STATES))
+    count = session.scalar(query, execution_options=dict(EVERYONES)) or 0  # a key is of one organisation
     if count >= settings.open_runs_per_key:
         raise TooMany(
             "limits.open-runs",

@@ -15,38 +15,43 @@ Model = TypeVar("Model", bound=BaseModel)
 def settings_body(kind: type[RunSettings]) -> type[RequestBody]:
     """A base for requests: every setting within its bounds, and with its default."""
     hints = get_type_hints(kind)
-    fields = {name: _asked(hints[name], known, default_of(kind, name)) for name, known in settings_of(kind).items()}
+    fields = {
+        name: _request_field(hints[name], setting, default_of(kind, name))
+        for name, setting in settings_of(kind).items()
+    }
     return _model("SettingsBody", RequestBody, {"mode": (Mode, default_of(kind, "mode")), **fields})
 
 
 def settings_view(kind: type[RunSettings]) -> type[View]:
     """A base for views: what the settings of a row are."""
     hints = get_type_hints(kind)
-    fields = {name: (hints[name], Field(description=_words(known))) for name, known in settings_of(kind).items()}
+    fields = {name: (hints[name], Field(description=_words(setting))) for name, setting in settings_of(kind).items()}
     return _model("SettingsView", View, {"mode": (Mode, ...), **fields})
 
 
-def _asked(hint: Any, known: Setting, default: Any) -> tuple[Any, Any]:
-    limits: dict[str, Any] = {"gt": known.above, "ge": known.least, "le": known.most}
-    if known.least is not None and known.unused is not None:
-        limits["ge"] = min(known.least, known.unused)
+def _request_field(hint: Any, setting: Setting, default: Any) -> tuple[Any, Any]:
+    limits: dict[str, Any] = {"gt": setting.above, "ge": setting.least, "le": setting.most}
+    if setting.least is not None and setting.unused is not None:
+        limits["ge"] = min(setting.least, setting.unused)
     inner = next((arm for arm in getattr(hint, "__args__", ()) if arm is not type(None)), hint)
     if inner is float:
         limits["allow_inf_nan"] = False
     bounds = Field(**{name: limit for name, limit in limits.items() if limit is not None})
     bounded: Any = Annotated[inner, bounds]
-    return (bounded if inner is hint else bounded | None), Field(default=default, description=_words(known))
+    return (bounded if inner is hint else bounded | None), Field(default=default, description=_words(setting))
 
 
-def _words(known: Setting) -> str:
+def _words(setting: Setting) -> str:
     """`Steps to train or measure; profile and train only`."""
-    some = "" if set(known.modes) >= set(MODES) else f"; {' and '.join(known.modes)} only"
-    return f"{known.words[0].upper()}{known.words[1:]}{some}" + (f" (null: {known.absent})" if known.absent else "")
+    some = "" if set(setting.modes) >= set(MODES) else f"; {' and '.join(setting.modes)} only"
+    return f"{setting.words[0].upper()}{setting.words[1:]}{some}" + (
+        f" (null: {setting.absent})" if setting.absent else ""
+    )
 
 
 def _model(name: str, base: type[Model], fields: dict[str, Any]) -> type[Model]:
-    made: type[Model] = create_model(name, __base__=base, **fields)
-    return made
+    model: type[Model] = create_model(name, __base__=base, **fields)
+    return model
 
 
 if TYPE_CHECKING:

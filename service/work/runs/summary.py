@@ -6,7 +6,7 @@ from device_agents.wire import DIVERGED, REAL_CLASSES, Report, impossible_energy
 from service.store.database.models import Run
 
 MOST = (1 << 31) - 1
-"""Of a column of plain integers."""
+"""Largest value of a column of plain integers."""
 
 
 def _training_outcome(report: Report) -> str | None:

@@ -11,35 +11,35 @@ from service.work.runs.sustained_views import SustainedView, SustainedWindowView
 
 
 def curve_in(report: Mapping[str, Any]) -> Curve | None:
-    """What a recorded report comes to; None if it has no windows."""
-    told = report.get("sustained")
-    return curve_of(from_json(Sustained, told, "sustained"), _states(report)) if told else None
+    """Returns what a recorded report comes to; None if it has no windows."""
+    section = report.get("sustained")
+    return curve_of(from_json(Sustained, section, "sustained"), _states(report)) if section else None
 
 
 def view_in(report: Mapping[str, Any]) -> SustainedView | None:
     """The same with its windows, for people."""
-    told = report.get("sustained")
-    return view(from_json(Sustained, told, "sustained"), _states(report)) if told else None
+    section = report.get("sustained")
+    return view(from_json(Sustained, section, "sustained"), _states(report)) if section else None
 
 
 def _states(report: Mapping[str, Any]) -> list[DeviceState]:
-    return [from_json(DeviceState, one) for one in report.get("device_states") or ()]
+    return [from_json(DeviceState, state) for state in report.get("device_states") or ()]
 
 
-def view(found: Sustained, states: Sequence[DeviceState]) -> SustainedView:
+def view(sustained: Sustained, states: Sequence[DeviceState]) -> SustainedView:
     """The windows and what they come to, beside what the board said of itself."""
-    said = curve_of(found, states)
+    curve = curve_of(sustained, states)
     windows = [
         SustainedWindowView(
-            start_s=number * found.window_s, steps=one.steps, median_us=one.median_us, p90_us=one.p90_us
+            start_s=number * sustained.window_s, steps=window.steps, median_us=window.median_us, p90_us=window.p90_us
         )
-        for number, one in enumerate(found.windows)
+        for number, window in enumerate(sustained.windows)
     ]
     return SustainedView(
-        protocol=found.protocol,
-        ended=found.ended,
-        window_s=found.window_s,
-        steps=found.steps,
+        protocol=sustained.protocol,
+        ended=sustained.ended,
+        window_s=sustained.window_s,
+        steps=sustained.steps,
         windows=windows,
-        **said.fields,
+        **curve.fields,
     )

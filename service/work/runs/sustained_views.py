@@ -1,4 +1,4 @@
-"""What is shown of a sustained run."""
+"""The views of a sustained run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SustainedWindowView(View):
 
 
 class SustainedView(View):
-    """What the farm works out from the curve of a run's step time (docs/measurement.md)."""
+    """The farm's evaluation of the curve of a run's step time (docs/measurement.md)."""
 
     protocol: str
     """How its windows are made."""
@@ -30,7 +30,7 @@ class SustainedView(View):
     sustained_us: float
     """Over the last third."""
     ratio: float
-    """Of the second to the first."""
+    """Ratio of the second to the first."""
     ratio_low: float | None
     ratio_high: float | None
     """Where the ratio lies (99%); null: too few windows."""
@@ -46,5 +46,5 @@ class SustainedView(View):
     says: str
     """In words: slows down after so long, no slow-down, or cannot tell."""
     board_says: str
-    """What the board itself said, in words; empty: nothing."""
+    """Statement of the board itself, in words; empty: none."""
     windows: list[SustainedWindowView]

@@ -18,8 +18,8 @@ def typed_tags(text: str) -> list[str]:
 
 def text_of(tags: Iterable[str]) -> str:
     """Tags as the column has them: each once, sorted."""
-    kept = sorted(set(tags))
-    return "".join(("\n", *(f"{tag}\n" for tag in kept))) if kept else ""
+    unique = sorted(set(tags))
+    return "".join(("\n", *(f"{tag}\n" for tag in unique))) if unique else ""
 
 
 def tags_in(text: str) -> list[str]:

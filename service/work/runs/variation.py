@@ -21,22 +21,25 @@ AT_ONCE = 100
 
 
 def variations(session: Session, device_ids: Collection[str], *, judged: Collection[str] = ()) -> dict[str, Variation]:
-    """Of each device, by its timed canaries, and by its newest valid profile runs that were the same run again.
+    """Returns the variation of each device, by its timed canaries, and by its newest valid profile runs that were the
+    same run again.
 
     `judged`: runs that are to stand beside each other; they do not count. One that is far off would else widen the
     interval that it is judged by, and be found no further off than others.
     """
-    ids, found, canaries = list(device_ids), dict.fromkeys(device_ids, UNKNOWN), _of_canaries(session, device_ids)
+    ids, by_device, canaries = list(device_ids), dict.fromkeys(device_ids, UNKNOWN), _of_canaries(session, device_ids)
     for first in range(0, len(ids), AT_ONCE):
         kinds: dict[str, dict[Any, list[float]]] = {}
         some = ids[first : first + AT_ONCE]
-        for device_id, text, medians, *kind in session.execute(_kinds(len(some)), _asked(some, judged)):
+        for device_id, text, medians, *kind in session.execute(_kinds(len(some)), _parameters(some, judged)):
             settings = settings_of_row(json.loads(text))
             if settings.mode == "profile":
                 of_kind = kinds.setdefault(device_id, {}).setdefault((settings, *kind), [])
                 of_kind += map(float, medians.split())
-        found |= {device_id: variation_of(of_device.values()) for device_id, of_device in kinds.items()}
-    return {device_id: together(known, canaries.get(device_id, UNKNOWN)) for device_id, known in found.items()}
+        by_device |= {device_id: variation_of(of_device.values()) for device_id, of_device in kinds.items()}
+    return {
+        device_id: together(variation, canaries.get(device_id, UNKNOWN)) for device_id, variation in by_device.items()
+    }
 
 
 def _of_canaries(session: Session, device_ids: Collection[str]) -> dict[str, Variation]:
@@ -74,6 +77,10 @@ def _kinds(devices: int) -> Select[Any]:
     )
 
 
-def _asked(device_ids: Sequence[str], judged: Collection[str]) -> dict[str, Any]:
+def _parameters(device_ids: Sequence[str], judged: Collection[str]) -> dict[str, Any]:
     limit = NEWEST + min(len(judged), NEWEST)
-    return {"judged": list(judged), "most": limit, **{f"device_{n}": one for n, one in enumerate(device_ids)}}
+    return {
+        "judged": list(judged),
+        "most": limit,
+        **{f"device_{n}": device_id for n, device_id in enumerate(device_ids)},
+    }

@@ -19,7 +19,7 @@ from service.work.runs.schemas import RunCreate
 
 SHOWN = 3
 MAX_HEADER_BYTES = 4 << 20
-"""Of a file whose tensors are told of: tens of thousands."""
+"""Largest header of a file whose tensors are told of: tens of thousands."""
 MAX_NAME = 80
 _INITIAL = "weights.safetensors"
 _UNREADABLE = (MissingFile, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, tarfile.TarError)
@@ -39,20 +39,20 @@ def check(session: Session, body: RunCreate, bundle: Built, storage: Storage) ->
             hint="use `trained_weights_digest` of a run that trained",
         )
     if bundle.model_digest not in {model for model, _ in forms}:
-        said = differences(storage, body.weights, bundle.digest)
+        mismatch = differences(storage, body.weights, bundle.digest)
         raise Invalid(
             "weights.model",
-            f"these weights are of another model{said and f': {said}'}",
+            f"these weights are of another model{mismatch and f': {mismatch}'}",
             where="weights",
             hint="start from a run of the bundle's own model (GET /runs?bundle=DIGEST, `pockfarm runs`), or "
             "compile the model that these weights are of",
         )
-    ours, theirs = _norms(_forms(session, Bundle.digest == bundle.digest), bundle), _norms(forms, bundle)
-    if ours and theirs and not ours & theirs:
+    bundle_norms, weights_norms = _norms(_forms(session, Bundle.digest == bundle.digest), bundle), _norms(forms, bundle)
+    if bundle_norms and weights_norms and not bundle_norms & weights_norms:
         raise Invalid(
             "weights.form",
-            f"these weights are of a step with batch_norm {' or '.join(sorted(theirs))}, the "
-            f"bundle has {' or '.join(sorted(ours))}: the same names hold other values",
+            f"these weights are of a step with batch_norm {' or '.join(sorted(weights_norms))}, the "
+            f"bundle has {' or '.join(sorted(bundle_norms))}: the same names hold other values",
             where="weights",
             hint="start from a run whose spec has the same batch_norm",
         )
@@ -70,7 +70,7 @@ def _forms(session: Session, condition: ColumnElement[bool]) -> set[tuple[str, s
 
 
 def _norms(forms: set[tuple[str, str]], bundle: Built) -> set[str]:
-    """What the specs of a bundle's model say of `batch_norm`."""
+    """Returns the values of `batch_norm` in the specs of a bundle's model."""
     specs = [json.loads(spec) for model, spec in forms if spec and model == bundle.model_digest]
     return {str(spec.get("batch_norm", "fold")) for spec in specs}
 
@@ -83,15 +83,15 @@ def differences(storage: Storage, weights: str, bundle: str) -> str:
         return ""
     both = sorted(need.keys() & have.keys())
     reshaped = [name for name in both if have[name] != need[name]]
-    found = (
+    groups = (
         ("missing", [_short(name) for name in sorted(need.keys() - have.keys())]),
         ("unexpected", [_short(name) for name in sorted(have.keys() - need.keys())]),
-        ("of another shape", [f"{_short(one)} {have[one]}, needed {need[one]}" for one in reshaped]),
+        ("of another shape", [f"{_short(tensor)} {have[tensor]}, needed {need[tensor]}" for tensor in reshaped]),
     )
-    told = [f"{len(names)} {what} ({_few(names)})" for what, names in found if names]
-    if not told:
+    parts = [f"{len(names)} {what} ({_few(names)})" for what, names in groups if names]
+    if not parts:
         return f"its {len(need)} tensors have the same names and shapes, but the models' files are not the same"
-    return f"of the {len(need)} tensors that the bundle needs and the {len(have)} that are there, {', '.join(told)}"
+    return f"of the {len(need)} tensors that the bundle needs and the {len(have)} that are there, {', '.join(parts)}"
 
 
 def _few(names: Sequence[str]) -> str:
@@ -124,14 +124,16 @@ class _Stream(io.RawIOBase):
 def _initial(storage: Storage, bundle: str) -> Shapes:
     with tarfile.open(fileobj=io.BufferedReader(_Stream(storage.read(bundle))), mode="r|") as archive:
         for member in archive:
-            found = archive.extractfile(member) if member.name == _INITIAL else None
-            if found is not None:
-                return _shapes(found)
+            file = archive.extractfile(member) if member.name == _INITIAL else None
+            if file is not None:
+                return _shapes(file)
     raise KeyError(_INITIAL)
 
 
 def _shapes(stream: Any) -> Shapes:
-    """Of each tensor of a safetensors file, by its name. Raises: ValueError and its kin for what is none."""
+    """Returns the shape of each tensor of a safetensors file, by its name. Raises: ValueError and its kin for any other
+    file.
+    """
     file = io.BufferedReader(stream) if isinstance(stream, io.RawIOBase) else stream
     length = int.from_bytes(file.read(8), "little")
     if length > MAX_HEADER_BYTES:

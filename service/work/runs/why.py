@@ -26,7 +26,7 @@ SHOWN_DEVICES = 50
 
 
 class TryWhy(View):
-    """One attempt, and what was decided because of it."""
+    """An attempt, and what was decided because of it."""
 
     n: int
     device_id: str
@@ -43,7 +43,7 @@ class TryWhy(View):
     strike: str | None
     """`counted` against the device, or `taken-back` since."""
     decision: str
-    """What followed, in words."""
+    """Decision that followed, in words."""
 
 
 class DeviceWhy(View):
@@ -77,12 +77,12 @@ class Waiting(View):
 
 
 class RunWhy(View):
-    """What has become of a run, and why."""
+    """The state of a run, and the reasons for it."""
 
     id: str
     state: str
     says: str
-    """One or two sentences that sum it up."""
+    """Summary in one or two sentences."""
     tries: list[TryWhy]
     waiting: Waiting | None
     """Null unless it is queued."""
@@ -112,8 +112,8 @@ def _summary(run: Run, rows: Sequence[tuple[Attempt, Device]], waiting: Waiting 
         return f"It has been on {where} for {so_far}, attempt {run.attempts}{stopping}."
     if run.state == "succeeded":
         return f"It succeeded on {where}" + (f", at attempt {run.attempts}." if run.attempts > 1 else ".")
-    said = f"It {end_phrase(run.state)}: {run.message or run.code or 'no more is known'}"
-    return said.rstrip(".") + "." + (f" Next step: {run.hint}." if run.hint else "")
+    sentence = f"It {end_phrase(run.state)}: {run.message or run.code or 'no more is known'}"
+    return sentence.rstrip(".") + "." + (f" Next step: {run.hint}." if run.hint else "")
 
 
 def _times(count: int) -> str:
@@ -165,45 +165,45 @@ def _followed(run: Run, attempt: Attempt) -> str:
 
 def waiting_of(session: Session, settings: Settings, run: Run) -> Waiting:
     """Why the run waits."""
-    found = standings(session, settings, Wish.of(session, run), run)
-    ready = [one for one in found if one.fits]
-    seen = forecast(session, settings, run, ready)
-    code, says = waiting_words(run, found, seen)
-    shown = [
+    devices = standings(session, settings, Wish.of(session, run), run)
+    ready = [standing for standing in devices if standing.fits]
+    outlook = forecast(session, settings, run, ready)
+    code, says = waiting_words(run, devices, outlook)
+    views = [
         DeviceWhy(
-            device_id=one.device.id,
-            name=one.device.name,
-            device_class=one.device.device_class,
-            code=one.code,
-            says=one.says,
-            until=one.until,
+            device_id=standing.device.id,
+            name=standing.device.name,
+            device_class=standing.device.device_class,
+            code=standing.code,
+            says=standing.says,
+            until=standing.until,
         )
-        for one in found[:SHOWN_DEVICES]
+        for standing in devices[:SHOWN_DEVICES]
     ]
     return Waiting(
         code=code,
         says=says,
-        devices=shown,
-        more_devices=max(0, len(found) - SHOWN_DEVICES),
-        position=seen.ahead + 1 if seen else None,
-        is_position_least=seen.is_more if seen else False,
-        expected_start_at=seen.start_at if seen else None,
-        sureness=seen.sureness if seen else "unknown",
-        basis=seen.basis if seen else "no device can take it now",
+        devices=views,
+        more_devices=max(0, len(devices) - SHOWN_DEVICES),
+        position=outlook.ahead + 1 if outlook else None,
+        is_position_least=outlook.is_more if outlook else False,
+        expected_start_at=outlook.start_at if outlook else None,
+        sureness=outlook.sureness if outlook else "unknown",
+        basis=outlook.basis if outlook else "no device can take it now",
         expires_at=run.queue_deadline_at,
     )
 
 
-def waiting_words(run: Run, found: Sequence[Standing], seen: Forecast | None) -> tuple[str, str]:
-    """What keeps the run, as a code and in words."""
+def waiting_words(run: Run, devices: Sequence[Standing], outlook: Forecast | None) -> tuple[str, str]:
+    """Returns what keeps the run, as a code and in words."""
     limit = f" It expires in {format_duration(max(0.0, run.queue_deadline_at - time.time()))} if none takes it."
-    if seen is not None:
-        return _in_queue(found, seen)
-    if not found:
+    if outlook is not None:
+        return _in_queue(devices, outlook)
+    if not devices:
         return "none", f"It waits: {nothing_there(run.wanted_device_class, run.target)}.{limit}"
-    if any(one.code == fitting.TRIED for one in found):
-        return "excluded", f"It waits for another device: {_each(found)}.{limit}"
-    return "unavailable", f"It waits: no device can take it now: {_each(found)}.{limit}"
+    if any(standing.code == fitting.TRIED for standing in devices):
+        return "excluded", f"It waits for another device: {_device_list(devices)}.{limit}"
+    return "unavailable", f"It waits: no device can take it now: {_device_list(devices)}.{limit}"
 
 
 def nothing_there(device_class: str | None, target: str) -> str:
@@ -213,40 +213,44 @@ def nothing_there(device_class: str | None, target: str) -> str:
     return f"no device is enrolled, and this run needs one that runs {target}"
 
 
-def _in_queue(found: Sequence[Standing], seen: Forecast) -> tuple[str, str]:
-    if seen.full is not None:
-        return "quota", _at_quota(seen, seen.full)
-    ready = [one for one in found if one.fits]
-    free = [one for one in ready if one.code == fitting.FREE]
-    if seen.ahead < len(free) and not seen.is_more:
-        taker = seen.taker or free[0].device.name
+def _in_queue(devices: Sequence[Standing], outlook: Forecast) -> tuple[str, str]:
+    if outlook.full is not None:
+        return "quota", _at_quota(outlook, outlook.full)
+    ready = [standing for standing in devices if standing.fits]
+    free = [standing for standing in ready if standing.code == fitting.FREE]
+    if outlook.ahead < len(free) and not outlook.is_more:
+        taker = outlook.taker or free[0].device.name
         return "next", f"It is next: {taker} is free and gets it when it asks, in a few seconds."
     busy = f"{len(ready)} device{' fits' if len(ready) == 1 else 's fit'}, {len(ready) - len(free)} of them busy"
     if len(ready) == 1 and not free:
         busy = f"the one device that fits, {ready[0].device.name}, {ready[0].says}"
-    return "queue", f"It waits: {busy}; {_ahead(seen, 'ahead of it')}; {_when(seen)} ({seen.basis})."
+    return "queue", f"It waits: {busy}; {_ahead(outlook, 'ahead of it')}; {_when(outlook)} ({outlook.basis})."
 
 
-def _at_quota(seen: Forecast, full: Allowance) -> str:
+def _at_quota(outlook: Forecast, full: Allowance) -> str:
     has = f"your organisation has {full.live} of {full.limit} run{'' if full.limit == 1 else 's'} on devices"
     if not full.limit:
         return f"It waits: {has}, so it may have none; {HINT}."
-    return f"It waits: {has}; {_ahead(seen, 'of yours ahead of it')}; {_when(seen)} ({seen.basis})."
+    return f"It waits: {has}; {_ahead(outlook, 'of yours ahead of it')}; {_when(outlook)} ({outlook.basis})."
 
 
-def _ahead(seen: Forecast, which: str) -> str:
-    least = "at least " if seen.is_more else ""
-    return f"{least}{seen.ahead} run{'' if seen.ahead == 1 else 's'} {which}" if seen.ahead else "first in the queue"
+def _ahead(outlook: Forecast, which: str) -> str:
+    least = "at least " if outlook.is_more else ""
+    return (
+        f"{least}{outlook.ahead} run{'' if outlook.ahead == 1 else 's'} {which}"
+        if outlook.ahead
+        else "first in the queue"
+    )
 
 
-def _when(seen: Forecast) -> str:
-    if seen.start_at is None:
+def _when(outlook: Forecast) -> str:
+    if outlook.start_at is None:
         return "when it starts is unknown"
-    about = "about" if seen.sureness == "fair" else "very roughly"
-    return f"it may start in {about} {format_duration(max(0.0, seen.start_at - time.time()))}"
+    about = "about" if outlook.sureness == "fair" else "very roughly"
+    return f"it may start in {about} {format_duration(max(0.0, outlook.start_at - time.time()))}"
 
 
-def _each(found: Sequence[Standing], most: int = 5) -> str:
-    said = "; ".join(f"{one.device.name} {one.says}" for one in found[:most])
-    rest = Counter(one.code for one in found[most:])
-    return said + "".join(f"; {count} more: {code}" for code, count in rest.items())
+def _device_list(devices: Sequence[Standing], most: int = 5) -> str:
+    listing = "; ".join(f"{standing.device.name} {standing.says}" for standing in devices[:most])
+    rest = Counter(standing.code for standing in devices[most:])
+    return listing + "".join(f"; {count} more: {code}" for code, count in rest.items())

@@ -39,24 +39,32 @@ COLUMNS = (
 EMPTY = "No board has been let in by a token yet: make one below, and paste its line on the board."
 
 
-def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
     """The organisation's tokens, and the form for another."""
     has_id = (EnrolmentToken.id.is_not(None),)
-    found = page_of(
+    listing = page_of(
         session,
         EnrolmentToken,
         EnrolmentToken.id,
-        asked,
+        query,
         only=has_id,
         names=(EnrolmentToken.name, EnrolmentToken.device_class),
     )
-    names = device_names(session, [one.device_id for one in found.rows])
-    shown = table(NAME, "Enrolment tokens, newest first", COLUMNS, [_row(one, names) for one in found.rows])
+    names = device_names(session, [token.device_id for token in listing.rows])
+    tokens = table(NAME, "Enrolment tokens, newest first", COLUMNS, [_row(token, names) for token in listing.rows])
     lead = "A token lets a board in, once or as often as it says. Make one, and paste the line that comes with it into \
 a shell on the board: it fetches the agent, tries out what the board can do, and enrols it."
     offered = (form or blank(known_classes(session)),)
     return AdminPart(
-        NAME, "Enrol a board", lead, shown, EMPTY, offered, made, found.says("token"), **asdict(found.links(NAME))
+        NAME,
+        "Enrol a board",
+        lead,
+        tokens,
+        EMPTY,
+        offered,
+        created,
+        listing.says("token"),
+        **asdict(listing.links(NAME)),
     )
 
 
@@ -80,7 +88,7 @@ def blank(classes: Sequence[str]) -> Form:
 
 
 def body(typed: Typed) -> EnrolmentTokenCreate:
-    """What the form asks for. Raises: Invalid."""
+    """Reads the request out of the form. Raises: Invalid."""
     values: dict[str, object] = {**typed.given("name", "device_class", "uses")}
     lifetime_s = forms.number(typed, "hours", times=HOUR_S)
     if lifetime_s is not None:
@@ -90,7 +98,7 @@ def body(typed: Typed) -> EnrolmentTokenCreate:
     return forms.body_of(EnrolmentTokenCreate, values)
 
 
-def made(token: EnrolmentTokenCreated, address: str) -> Made:
+def creation_notice(token: EnrolmentTokenCreated, address: str) -> Made:
     """The line to paste, which holds the secret."""
     named = f" POCKFARM_NAME={shlex.quote(token.name)}" if token.name and token.max_uses == 1 else ""
     line = f"curl -fsS {shlex.quote(f'{address}/enrol.sh')} | POCKFARM_ENROL_TOKEN={shlex.quote(token.token)}{named} sh"

@@ -1,4 +1,4 @@
-"""What there is to administer, as far as the visitor may."""
+"""The parts of the administration that the visitor may open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.store.farm import Farm
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One page of the administration."""
+    """A page of the administration."""
 
     title: str
     words: str

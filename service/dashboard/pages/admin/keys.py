@@ -40,31 +40,31 @@ COLUMNS = (
 )
 
 
-def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
     """The organisation's keys."""
-    found = page_of(session, ApiKey, ApiKey.id, asked, names=(ApiKey.name,))
-    names = _names(session, [key.user_id for key in found.rows])
-    rows = [_row(key_view(key), names) for key in found.rows]
-    shown = table(NAME, "API keys, newest first", COLUMNS, rows)
+    listing = page_of(session, ApiKey, ApiKey.id, query, names=(ApiKey.name,))
+    names = _names(session, [key.user_id for key in listing.rows])
+    rows = [_row(key_view(key), names) for key in listing.rows]
+    keys = table(NAME, "API keys, newest first", COLUMNS, rows)
     lead = "What programs and people call the farm with. A secret is shown once, when the key is made; the farm keeps \
 none. Give each program its own, with no more rights than it needs."
     return AdminPart(
         NAME,
         "API keys",
         lead,
-        shown,
+        keys,
         "No key yet: make one below.",
         (form or blank(session),),
-        made,
-        found.says("API key"),
-        **asdict(found.links(NAME)),
+        created,
+        listing.says("API key"),
+        **asdict(listing.links(NAME)),
     )
 
 
 def _names(session: Session, ids: Sequence[str | None]) -> dict[str, str]:
-    """Of people, by their ids."""
-    wanted = {one for one in ids if one is not None}
-    return dict(session.execute(select(User.id, User.name).where(User.id.in_(wanted))).all())
+    """Returns the names of people, by their ids."""
+    distinct = {user_id for user_id in ids if user_id is not None}
+    return dict(session.execute(select(User.id, User.name).where(User.id.in_(distinct))).all())
 
 
 def blank(session: Session) -> Form:
@@ -86,15 +86,15 @@ def blank(session: Session) -> Form:
 
 
 def body(typed: Typed) -> KeyCreate:
-    """What the form asks for. Raises: Invalid."""
+    """Reads the request out of the form. Raises: Invalid."""
     grant = GRANTS.get(typed.text("may"), GRANTS["read"])
     values = {"name": typed.text("name"), "scopes": list(grant[1]), **typed.given("user")}
     lifetime_s = forms.number(typed, "days", times=DAY_S)
     return forms.body_of(KeyCreate, values | ({} if lifetime_s is None else {"lifetime_s": lifetime_s}))
 
 
-def made(key: KeyCreated) -> Made:
-    """What its maker must keep now."""
+def creation_notice(key: KeyCreated) -> Made:
+    """Returns the notice with the secret that its maker must keep now."""
     until = f"It expires on {fmt.clock(key.expires_at)} UTC." if key.expires_at else "It never expires."
     return Made(
         f"The key {key.name} is made",

@@ -34,35 +34,35 @@ FIRST = Asked()
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[Entry]):
-    """One page of a list."""
+    """A page of a list."""
 
     rows: Sequence[Entry]
     total: int
-    """Of all pages."""
-    asked: Asked
+    """Number of entries on all pages."""
+    query: Asked
     last: str = ""
     """Where the next page goes on; empty: there is none."""
 
     def links(self, name: str) -> Links:
         """Where the other pages are."""
-        find = ("find", self.asked.find)
+        find = ("find", self.query.find)
         return Links(
-            self.asked.find,
+            self.query.find,
             addresses.with_query(path(name), (find, ("before", self.last))) if self.last else "",
-            addresses.with_query(path(name), (find,)) if self.asked.before else "",
+            addresses.with_query(path(name), (find,)) if self.query.before else "",
         )
 
     def says(self, noun: str, many: str | None = None) -> str:
         """How many there are, of these words."""
         count = fmt.plural(self.total, noun, many)
-        matching = f" with “{self.asked.find}”"
+        matching = f" with “{self.query.find}”"
         some = f"; {len(self.rows)} on this page" if len(self.rows) < self.total else ""
-        return f"{count}{matching if self.asked.find else ''}{some}."
+        return f"{count}{matching if self.query.find else ''}{some}."
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What a page of a list was asked for, and where the other pages are."""
+    """The search text of a page of a list, and the addresses of the other pages."""
 
     find: str = ""
     older: str = ""
@@ -73,14 +73,14 @@ def page_of(
     session: Session,
     kind: type[Entry],
     key: InstrumentedAttribute[Any],
-    asked: Asked,
+    query: Asked,
     *,
     names: Sequence[InstrumentedAttribute[Any]],
     only: Sequence[ColumnElement[bool]] = (),
     most: int = PAGE_ROWS,
 ) -> Found[Entry]:
     """A page of the rows of a table. `key`: by which they are sorted; `names`: what is searched; `only`: of these."""
-    where = [*only, *([or_(*(name.icontains(asked.find, autoescape=True) for name in names))] if asked.find else [])]
+    where = [*only, *([or_(*(name.icontains(query.find, autoescape=True) for name in names))] if query.find else [])]
     total = session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
-    rows, last = newest_first(session, select(kind).where(*where), key, limit=most, cursor=asked.before or None)
-    return Found(rows, total, asked, last or "")
+    rows, last = newest_first(session, select(kind).where(*where), key, limit=most, cursor=query.before or None)
+    return Found(rows, total, query, last or "")

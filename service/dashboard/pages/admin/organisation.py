@@ -1,4 +1,4 @@
-"""One organisation: its limits, what it uses of them, how long what it has stays."""
+"""The page of an organisation: its limits, what it uses of them, how long what it has stays."""
 
 from __future__ import annotations
 
@@ -55,29 +55,32 @@ def organisation_page(
     session: Session, settings: Settings, organisation_id: str, *, is_own: bool = False, refused: Form | None = None
 ) -> OrganisationPage:
     """Raises: NotFound. `refused`: a form of it that comes back."""
-    one = service.find(session, organisation_id)
-    quotas, rules = service.quotas_shown(session, settings, one), service.retention_shown(settings, one)
-    offered = () if is_own else forms_of(one, quotas, rules)
+    organisation = service.find(session, organisation_id)
+    quotas, rules = (
+        service.quotas_shown(session, settings, organisation),
+        service.retention_shown(settings, organisation),
+    )
+    offered = () if is_own else forms_of(organisation, quotas, rules)
     return OrganisationPage(
-        name=one.name,
-        facts=_facts(one),
-        quotas=table("limits", "Limits and use", QUOTA_COLUMNS, [_quota_row(quota, one) for quota in quotas]),
-        rules=table("stays", "How long things stay", RULE_COLUMNS, [_rule_row(rule, one) for rule in rules]),
+        name=organisation.name,
+        facts=_facts(organisation),
+        quotas=table("limits", "Limits and use", QUOTA_COLUMNS, [_quota_row(quota, organisation) for quota in quotas]),
+        rules=table("stays", "How long things stay", RULE_COLUMNS, [_rule_row(rule, organisation) for rule in rules]),
         forms=tuple(refused if refused is not None and refused.id == form.id else form for form in offered),
         is_own=is_own,
     )
 
 
-def forms_of(one: Organisation, quotas: list[QuotaView], rules: list[RetentionView]) -> tuple[Form, ...]:
+def forms_of(organisation: Organisation, quotas: list[QuotaView], rules: list[RetentionView]) -> tuple[Form, ...]:
     """Its name, its limits, its rules of retention."""
     limits = [
         Field(
             quota.name,
             _said(quota.words),
             "number",
-            _typed(one.quotas, quota.name, NONE),
+            _typed(organisation.quotas, quota.name, NONE),
             max_length=24,
-            hint="" if quota.name in one.quotas else f"Empty, as the farm's for all: {_limit(quota)}",
+            hint="" if quota.name in organisation.quotas else f"Empty, as the farm's for all: {_limit(quota)}",
         )
         for quota in quotas
     ]
@@ -86,14 +89,14 @@ def forms_of(one: Organisation, quotas: list[QuotaView], rules: list[RetentionVi
             rule.name,
             _said(rule.words),
             "number",
-            _typed(one.retention, rule.name, FOR_EVER),
+            _typed(organisation.retention, rule.name, FOR_EVER),
             max_length=24,
-            hint="" if rule.name in one.retention else f"Empty, as the farm's for all: {_days(rule)}",
+            hint="" if rule.name in organisation.retention else f"Empty, as the farm's for all: {_days(rule)}",
         )
         for rule in rules
     ]
-    at = ("organisations", one.id)
-    name = Field("name", "Name", value=one.name, required=True)
+    at = ("organisations", organisation.id)
+    name = Field("name", "Name", value=organisation.name, required=True)
     return (
         Form("change-name", "Name", path(*at, "name"), "Rename it", (name,)),
         Form(
@@ -116,18 +119,18 @@ def forms_of(one: Organisation, quotas: list[QuotaView], rules: list[RetentionVi
 
 
 def name_change(typed: Typed) -> OrganisationChange:
-    """What the form of the name asks for. Raises: Invalid."""
+    """Reads the change of the name out of the form. Raises: Invalid."""
     return forms.body_of(OrganisationChange, {"name": typed.text("name")})
 
 
 def limits_change(typed: Typed) -> OrganisationChange:
-    """What the form of the limits asks for. Raises: Invalid, which names the field."""
-    return _change("quotas", {quota.name: _asked(typed, quota.name, NONE) for quota in QUOTAS})
+    """Reads the change of the limits out of the form. Raises: Invalid, which names the field."""
+    return _change("quotas", {quota.name: _limit_change(typed, quota.name, NONE) for quota in QUOTAS})
 
 
 def stays_change(typed: Typed) -> OrganisationChange:
-    """What the form of the days asks for. Raises: Invalid, which names the field."""
-    return _change("retention", {name: _asked(typed, name, FOR_EVER) for name in WORDS})
+    """Reads the change of the days out of the form. Raises: Invalid, which names the field."""
+    return _change("retention", {name: _limit_change(typed, name, FOR_EVER) for name in WORDS})
 
 
 def _change(what: str, values: Mapping[str, float | str]) -> OrganisationChange:
@@ -138,42 +141,42 @@ def _change(what: str, values: Mapping[str, float | str]) -> OrganisationChange:
         raise Invalid(problem.code, str(problem.detail), where=field) from problem
 
 
-def _asked(typed: Typed, name: str, none: str) -> float | str:
-    said = typed.text(name)
-    if not said or said == none:
-        return said or "default"
+def _limit_change(typed: Typed, name: str, none: str) -> float | str:
+    text = typed.text(name)
+    if not text or text == none:
+        return text or "default"
     value = forms.number(typed, name)
     assert value is not None
     return value
 
 
-def _typed(own: Mapping[str, float | None], name: str, none: str) -> str:
-    """What its field holds: a value of its own, or nothing."""
-    if name not in own:
+def _typed(overrides: Mapping[str, float | None], name: str, none: str) -> str:
+    """Returns the text of its field: the organisation's own value, or nothing."""
+    if name not in overrides:
         return ""
-    value = own[name]
+    value = overrides[name]
     return none if value is None else f"{value:.15g}"
 
 
-def _facts(one: Organisation) -> tuple[Fact, ...]:
-    closed = [] if one.closed_at is None else [Fact("Closed", f"{fmt.clock(one.closed_at)} UTC")]
-    return (Fact("Id", one.id), Fact("Founded", f"{fmt.clock(one.created_at)} UTC"), *closed)
+def _facts(organisation: Organisation) -> tuple[Fact, ...]:
+    closed = [] if organisation.closed_at is None else [Fact("Closed", f"{fmt.clock(organisation.closed_at)} UTC")]
+    return (Fact("Id", organisation.id), Fact("Founded", f"{fmt.clock(organisation.created_at)} UTC"), *closed)
 
 
-def _quota_row(quota: QuotaView, one: Organisation) -> Row:
+def _quota_row(quota: QuotaView, organisation: Organisation) -> Row:
     values: dict[str, Value] = {
         "what": _said(quota.words),
         "use": None if quota.use is None else _amount(quota, quota.use),
         "limit": _limit(quota),
-        "whose": "this organisation" if quota.name in one.quotas else "all",
+        "whose": "this organisation" if quota.name in organisation.quotas else "all",
         "name": quota.name,
     }
     is_over = quota.limit is not None and quota.use is not None and quota.use >= quota.limit
     return Row(values, notes={"use": "at the limit"} if is_over else {})
 
 
-def _rule_row(rule: RetentionView, one: Organisation) -> Row:
-    whose = "this organisation" if rule.name in one.retention else "all"
+def _rule_row(rule: RetentionView, organisation: Organisation) -> Row:
+    whose = "this organisation" if rule.name in organisation.retention else "all"
     return Row({"what": _said(rule.words), "days": _days(rule), "whose": whose, "name": rule.name})
 
 

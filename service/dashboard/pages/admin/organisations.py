@@ -27,22 +27,24 @@ COLUMNS = (
 )
 
 
-def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
     """Every tenant, and the form for another."""
-    found = page_of(session, Organisation, Organisation.id, asked, names=(Organisation.name,))
-    shown = table(NAME, "Organisations, newest first", COLUMNS, [_row(one) for one in found.rows])
+    listing = page_of(session, Organisation, Organisation.id, query, names=(Organisation.name,))
+    organisations = table(
+        NAME, "Organisations, newest first", COLUMNS, [_row(organisation) for organisation in listing.rows]
+    )
     lead = "Each has its own people, keys, models, data and runs, and sees nothing of the others. The page of one has \
 its limits, what it uses of them, and how long what it has stays."
     return AdminPart(
         NAME,
         "Organisations",
         lead,
-        shown,
+        organisations,
         "Only the farm's own so far.",
         (form or blank(),),
-        made,
-        found.says("organisation"),
-        **asdict(found.links(NAME)),
+        created,
+        listing.says("organisation"),
+        **asdict(listing.links(NAME)),
     )
 
 
@@ -56,30 +58,38 @@ def blank() -> Form:
 
 
 def body(typed: Typed) -> OrganisationCreate:
-    """What the form asks for. Raises: Invalid."""
+    """Reads the request out of the form. Raises: Invalid."""
     return forms.body_of(OrganisationCreate, {"name": typed.text("name")})
 
 
-def made(name: str, key: KeyCreated) -> Made:
+def creation_notice(name: str, key: KeyCreated) -> Made:
     """The first key, to be handed on."""
     note = "Hand it to their administrator: it makes all other keys. No page and no answer shows it again."
     return Made(f"The organisation {name} is founded", (("Its administrator's key", key.secret),), note)
 
 
-def _row(one: Organisation) -> Row:
-    is_closed = one.closed_at is not None
-    limits = ", ".join(f"{name} {'none' if most is None else f'{most:g}'}" for name, most in one.quotas.items())
+def _row(organisation: Organisation) -> Row:
+    is_closed = organisation.closed_at is not None
+    limits = ", ".join(
+        f"{name} {'none' if most is None else f'{most:g}'}" for name, most in organisation.quotas.items()
+    )
     values = {
-        "name": one.name,
+        "name": organisation.name,
         "standing": standing(ended=is_closed, expired=False, words="closed"),
         "limits": limits or None,
-        "created_at": fmt.iso(one.created_at),
-        "id": one.id,
+        "created_at": fmt.iso(organisation.created_at),
+        "id": organisation.id,
     }
     sure = (
         "None of its keys works from then on, and its devices are removed; what it began on others goes on. "
         "It cannot be opened again here."
     )
-    close = Action(path(NAME, one.id, "close"), "Close", sure=sure, of=one.name, is_grave=True)
-    links = {"name": path(NAME, one.id)}
-    return Row(values, links, anchor=one.id, dimmed=is_closed, actions=() if is_closed or one.id == HOME else (close,))
+    close = Action(path(NAME, organisation.id, "close"), "Close", sure=sure, of=organisation.name, is_grave=True)
+    links = {"name": path(NAME, organisation.id)}
+    return Row(
+        values,
+        links,
+        anchor=organisation.id,
+        dimmed=is_closed,
+        actions=() if is_closed or organisation.id == HOME else (close,),
+    )

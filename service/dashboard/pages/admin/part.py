@@ -1,4 +1,4 @@
-"""What the pages of the administration have in common: a list, its form, and what was just made."""
+"""The common parts of the administration's pages: a list, its form, and what was just made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class AdminPart:
-    """One page of the administration."""
+    """A page of the administration."""
 
     name: str
     """The last part of its address."""
@@ -32,14 +32,14 @@ class AdminPart:
     lead: str
     table: Table
     empty: str
-    """What to do first, where the list has nothing."""
+    """First step to take, where the list has nothing."""
     forms: tuple[Form, ...] = ()
     """Those that the visitor may send."""
-    made: Made | None = None
+    created: Made | None = None
     count: str = ""
     """How many entries there are, in words."""
     find: str = ""
-    """What those that are shown have in their names."""
+    """Search text that the names of the shown entries contain."""
     older: str = ""
     newest: str = ""
     found_by: str = "name"

@@ -25,21 +25,21 @@ COLUMNS = (
 )
 
 
-def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
     """Everybody, and the form for one more."""
-    found = page_of(session, User, User.id, asked, names=(User.name,))
-    shown = table(NAME, "People, newest first", COLUMNS, [_row(one) for one in found.rows])
+    listing = page_of(session, User, User.id, query, names=(User.name,))
+    people = table(NAME, "People, newest first", COLUMNS, [_row(user) for user in listing.rows])
     lead = "Keys may belong to a person; when one leaves, removing the person ends all of those keys at once."
     return AdminPart(
         NAME,
         "People",
         lead,
-        shown,
+        people,
         "Nobody yet: add a person below, then make keys for them.",
         (form or blank(),),
-        made,
-        found.says("person", "people"),
-        **asdict(found.links(NAME)),
+        created,
+        listing.says("person", "people"),
+        **asdict(listing.links(NAME)),
     )
 
 
@@ -49,18 +49,18 @@ def blank() -> Form:
 
 
 def body(typed: Typed) -> UserCreate:
-    """What the form asks for. Raises: Invalid."""
+    """Reads the request out of the form. Raises: Invalid."""
     return forms.body_of(UserCreate, {"name": typed.text("name")})
 
 
-def _row(one: User) -> Row:
-    is_gone = bool(one.removed_at)
+def _row(user: User) -> Row:
+    is_gone = bool(user.removed_at)
     values = {
-        "name": one.name,
+        "name": user.name,
         "standing": standing(ended=is_gone, expired=False, words="removed"),
-        "created_at": fmt.iso(one.created_at),
-        "id": one.id,
+        "created_at": fmt.iso(user.created_at),
+        "id": user.id,
     }
     sure = "None of their keys works from then on. What they sent stays."
-    remove = Action(path(NAME, one.id, "remove"), "Remove", sure=sure, of=one.name, is_grave=True)
-    return Row(values, anchor=one.id, dimmed=is_gone, actions=() if is_gone else (remove,))
+    remove = Action(path(NAME, user.id, "remove"), "Remove", sure=sure, of=user.name, is_grave=True)
+    return Row(values, anchor=user.id, dimmed=is_gone, actions=() if is_gone else (remove,))

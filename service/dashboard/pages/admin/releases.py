@@ -19,7 +19,7 @@ from service.store.database.models import AgentRelease
 
 NAME = "releases"
 MOST = 30
-"""Of a page: of each release, its devices are counted."""
+"""Most releases on a page: the devices of each are counted."""
 COLUMNS = (
     Column("version", "Agent", primary=True),
     Column("standing", "Standing", "state"),
@@ -33,23 +33,25 @@ COLUMNS = (
 )
 
 
-def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
     """The newest releases, and the form that offers the farm's own agent."""
-    found = page_of(session, AgentRelease, AgentRelease.id, asked, names=(AgentRelease.version,), most=MOST)
-    shown = table(NAME, "Releases, newest first", COLUMNS, [_row(publishing.view(session, row)) for row in found.rows])
+    listing = page_of(session, AgentRelease, AgentRelease.id, query, names=(AgentRelease.version,), most=MOST)
+    releases = table(
+        NAME, "Releases, newest first", COLUMNS, [_row(publishing.view(session, row)) for row in listing.rows]
+    )
     lead = "Devices that update themselves take the newest release that is for them, try it, and go back if it fails. \
 The first failures halt a release by themselves."
     return AdminPart(
         NAME,
         "Agent releases",
         lead,
-        shown,
+        releases,
         "No release yet: offer the farm's own agent below.",
         (form or blank(),),
-        made,
-        found.says("release"),
+        created,
+        listing.says("release"),
         found_by="version",
-        **asdict(found.links(NAME)),
+        **asdict(listing.links(NAME)),
     )
 
 
@@ -63,7 +65,7 @@ def blank() -> Form:
 
 
 def body(typed: Typed) -> ReleaseCreate:
-    """What the form asks for. Raises: Invalid."""
+    """Reads the request out of the form. Raises: Invalid."""
     where = {"where": [typed.text("where")]} if typed.text("where") else {}
     return forms.body_of(ReleaseCreate, {**typed.given("count"), **where})
 

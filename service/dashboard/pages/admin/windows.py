@@ -31,32 +31,32 @@ COLUMNS = (
 EMPTY = "No window is planned. Plan one before you move or update boards: what runs goes on, nothing new starts."
 
 
-def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
     """The windows, and, for operators, the form for another."""
-    found = page_of(
+    listing = page_of(
         session,
         MaintenanceWindow,
         MaintenanceWindow.id,
-        asked,
+        query,
         names=(MaintenanceWindow.reason, MaintenanceWindow.device_class),
     )
     names = dict(queries.device_choices(session))
-    rows = [_row(service.view(row), names) for row in found.rows]
+    rows = [_row(service.view(row), names) for row in listing.rows]
     lead = "In a window a device, a class of devices or all of them get no new work. What runs goes on, and nothing \
 starts that could reach into it."
     offered = (form or blank(tuple(names.items())),) if visitors.current().may("operate") else ()
-    shown = table(NAME, "Maintenance windows, newest first", COLUMNS, rows)
+    windows = table(NAME, "Maintenance windows, newest first", COLUMNS, rows)
     return AdminPart(
         NAME,
         "Maintenance windows",
         lead,
-        shown,
+        windows,
         EMPTY,
         offered,
-        made,
-        found.says("window"),
+        created,
+        listing.says("window"),
         found_by="class or why",
-        **asdict(found.links(NAME)),
+        **asdict(listing.links(NAME)),
     )
 
 
@@ -81,10 +81,10 @@ def blank(devices: tuple[tuple[str, str], ...]) -> Form:
 
 
 def body(typed: Typed) -> WindowCreate:
-    """What the form asks for. Raises: Invalid."""
+    """Reads the request out of the form. Raises: Invalid."""
     times = {name: _zoned(typed.text(name)) for name in ("starts_at", "ends_at")}
-    asked = typed.given("device", "device_class", "reason")
-    return forms.body_of(WindowCreate, times | asked | {"weekly": bool(typed.text("weekly"))})
+    fields = typed.given("device", "device_class", "reason")
+    return forms.body_of(WindowCreate, times | fields | {"weekly": bool(typed.text("weekly"))})
 
 
 def _zoned(text: str) -> str:

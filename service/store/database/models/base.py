@@ -1,4 +1,4 @@
-"""What every table has in common: naming of constraints, column types."""
+"""The common parts of every table: naming of constraints, column types."""
 
 from __future__ import annotations
 

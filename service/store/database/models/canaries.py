@@ -1,4 +1,4 @@
-"""What timed canaries took on each device, and where that changed."""
+"""The times of timed canaries on each device, and the points where they changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.store.database.models.base import Base, Digest, Id, OfDevice
 
 
 class CanaryTime(OfDevice, Base):
-    """One timed canary run. Retention leaves it alone: a history is worth its few bytes."""
+    """A timed canary run. Retention leaves it alone: a history is worth its few bytes."""
 
     __tablename__ = "canary_times"
     __table_args__ = (Index("ix_canary_times_device_id_series_run_id", "device_id", "series", "run_id"),)
@@ -21,7 +21,7 @@ class CanaryTime(OfDevice, Base):
     run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"), primary_key=True)
     device_id: Mapped[str] = mapped_column(Id, ForeignKey("devices.id"))
     series: Mapped[str] = mapped_column(Digest)
-    """Of what must be the same for two times to be of one thing: model, plan, spec, target, settings."""
+    """Digest of what must be the same for two times to be of one thing: model, plan, spec, target, settings."""
     canary: Mapped[str] = mapped_column(String(40))
     target: Mapped[str] = mapped_column(String(100))
     model_digest: Mapped[str] = mapped_column(Digest)
@@ -31,8 +31,8 @@ class CanaryTime(OfDevice, Base):
     verdict: Mapped[str] = mapped_column(String(20))
     """Only what is valid is judged."""
     facts: Mapped[dict[str, Any]] = mapped_column(JSON)
-    """What may explain a change (`service/boards/canary/history.py`): compiler, commit, bundle, and what the device
-    said.
+    """Facts that may explain a change (`service/boards/canary/history.py`): compiler, commit, bundle, and what the
+    device said.
     """
     at: Mapped[float] = mapped_column(default=time.time)
 
@@ -52,13 +52,13 @@ class CanaryChange(OfDevice, Base):
     """The last run before it."""
     after_run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"))
     ratio: Mapped[float]
-    """Of the time after it to the time before."""
+    """Ratio of the time after it to the time before."""
     ratio_low: Mapped[float]
     ratio_high: Mapped[float]
     deviation: Mapped[float]
-    """Of one run from the next, relative: the noise that it exceeds."""
+    """Relative deviation of one run from the next: the noise that the change exceeds."""
     differences: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
-    """What else changed there: `what`, `before`, `after`, and how many runs `away`."""
+    """Other changes at that point: `what`, `before`, `after`, and how many runs `away`."""
     found_at: Mapped[float] = mapped_column(default=time.time)
     acknowledged_at: Mapped[float | None]
     acknowledgement: Mapped[str] = mapped_column(Text, default="", server_default="")

@@ -1,4 +1,4 @@
-"""What devices tell of themselves between and during runs: storage, and how warm they are."""
+"""The reports of devices about themselves between and during runs: storage, and how warm they are."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from service.store.database.models.base import Base, Id, OfDevice
 QUARTER_S = 900
 """A temperature is kept for each quarter of an hour."""
 LEAST_FREE_BYTES = 1 << 30
-"""What an agent's self-test asks for."""
+"""Free bytes that an agent's self-test asks for."""
 ENOUGH_FREE_BYTES = 4 << 30
 FEW = 20
-"""One part in so many."""
+"""Divisor of the storage: one part in so many is little room."""
 
 
 class DeviceCondition(OfDevice, Base):
-    """What a device told last. Null: it did not tell that."""
+    """The condition that a device told last. Null: it did not tell that."""
 
     __tablename__ = "device_conditions"
 
     device_id: Mapped[str] = mapped_column(Id, ForeignKey("devices.id"), primary_key=True)
     storage_total_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    """Of the file system where its agent keeps its work."""
+    """Size of the file system where its agent keeps its work."""
     storage_free_bytes: Mapped[int | None] = mapped_column(BigInteger)
     kept_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    """Of that, what the agent's own files take: results to be sent, checkpoints, programs."""
+    """Bytes of it that the agent's own files take: results to be sent, checkpoints, programs."""
     temperature_c: Mapped[float | None]
     problem: Mapped[str] = mapped_column(String(200), default="", server_default="")
     """Why what it told was not taken; empty: it was."""

@@ -42,9 +42,9 @@ class Device(Base):
     is_shared: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
     """Everybody's runs may come to it; else its owner's only."""
     told_name: Mapped[str] = mapped_column("name")
-    """What its agent calls it, as it enrols and at each renewal."""
+    """Name that its agent gives, as it enrols and at each renewal."""
     given_name: Mapped[str | None]
-    """What an operator has renamed it to; null: its agent's word counts."""
+    """Name that an operator has given it; null: its agent's word counts."""
     state: Mapped[str] = mapped_column(String(20), default="active")
     state_reason: Mapped[str] = mapped_column(Text, default="")
     device_class: Mapped[str] = mapped_column(String(100), index=True)
@@ -70,7 +70,7 @@ class Device(Base):
     released_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """When an operator last said that it is mended: runs that failed on it before may come back."""
     bound_targets: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
-    """What its enrolment token named: it may run these and no others. Null: any."""
+    """Targets that its enrolment token named: it may run these and no others. Null: any."""
     succeeded_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """When an attempt last succeeded on it."""
     canary_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
@@ -92,12 +92,12 @@ class Device(Base):
     own_datasets: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list, server_default=text("'[]'"))
     """Data sets that stay on it (`device_agents.wire.OwnDataset`): allowed by its operator, told of by its agent."""
     modes: Mapped[list[str]] = mapped_column(JSON, default=list, server_default=text("'[]'"))
-    """Of runs, that its agent takes beside `device_agents.wire.FIRST_MODES`."""
+    """Modes of runs that its agent takes beside `device_agents.wire.FIRST_MODES`."""
     agent_updates: Mapped[str] = mapped_column(String(20), default="", server_default="")
     """Whether its agent updates itself (`device_agents.wire.Program`): on, off, installed (by another tool), trial;
     empty: it is older than that."""
     agent_digest: Mapped[str] = mapped_column(String(71), default="", server_default="")
-    """Of the one file that its agent says it runs from; empty: from none."""
+    """Digest of the one file that its agent says it runs from; empty: from none."""
     unconfirmed_at: Mapped[float | None]
     """Since when, after a restore, it waits for somebody who says that it is still good (`service/operations/backup/`);
     null: it is.
@@ -107,7 +107,7 @@ class Device(Base):
 
     @hybrid_property
     def name(self) -> str:
-        """What people call it."""
+        """Name by which people call it."""
         return self.given_name or self.told_name
 
     @name.inplace.expression
@@ -150,7 +150,7 @@ class EnrolmentToken(OfOrganisation, Base):
     token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)
     is_shared: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
-    """What the device that uses it becomes."""
+    """Whether the device that uses it becomes shared."""
     id: Mapped[str | None] = mapped_column(Id, unique=True)
     """How people name it; null: an older release made it."""
     name: Mapped[str] = mapped_column(default="", server_default="")

@@ -1,4 +1,4 @@
-"""What happened, and the doorbells that are still to ring."""
+"""The events that happened, and the doorbells that are still to ring."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _CURRENT_JOB = text("state IN ('queued', 'compiling', 'succeeded')")
 
 
 class Job(OfOrganisation, Base):
-    """One compile. At most one job per `request_digest` is open or has succeeded, so repeats find it."""
+    """A compile. At most one job per `request_digest` is open or has succeeded, so repeats find it."""
 
     __tablename__ = "jobs"
     __table_args__ = (

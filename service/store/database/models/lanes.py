@@ -31,5 +31,5 @@ class Lane(Base):
     device_id: Mapped[str] = mapped_column(Id)
     is_canary: Mapped[bool] = mapped_column(Boolean)
     wants: Mapped[str] = mapped_column(Text, default="", server_default="")
-    """What else a device must offer (`service/devices/wants.py`), a line for each."""
+    """Further offers that a device must make (`service/devices/wants.py`), a line for each."""
     created_at: Mapped[float] = mapped_column(default=time.time)

@@ -23,7 +23,7 @@ class MaintenanceWindow(OfOrganisation, Base):
     device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"))
     device_class: Mapped[str | None] = mapped_column(String(100))
     starts_at: Mapped[float]
-    """Of its first time."""
+    """Start of its first time."""
     ends_at: Mapped[float]
     every_s: Mapped[float | None]
     """Between two starts, for ever; null: it is once."""

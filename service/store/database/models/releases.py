@@ -34,7 +34,7 @@ class AgentRelease(Base):
     """On tags, as a run's `where`: only devices that meet all."""
     state: Mapped[str] = mapped_column(String(20), default="offered")
     share: Mapped[float | None]
-    """What `most_devices` was made of, if it was a share of those that could take it."""
+    """Share that `most_devices` was computed from, if it was a share of those that could take it."""
     most_devices: Mapped[int | None]
     """So many may have it at this stage; null: all."""
     most_failures: Mapped[int | None]

@@ -84,15 +84,15 @@ def settings_of_row(value: Mapping[str, Any], kind: type[RunSettings] = RunSetti
 @functools.lru_cache(maxsize=4096)  # a list reads thousands of rows, most of which say the same
 def _settings(text: str, kind: type[RunSettings]) -> RunSettings:
     value = json.loads(text)
-    known = {field.name for field in dataclasses.fields(kind)}
+    fields = {field.name for field in dataclasses.fields(kind)}
     try:
-        return from_json(kind, {name: item for name, item in value.items() if name in known}, "settings")
+        return from_json(kind, {name: item for name, item in value.items() if name in fields}, "settings")
     except ProtocolError as problem:  # ours to answer for, not an agent's
         raise ValueError(f"a run's row holds settings that no version has written: {problem}") from problem
 
 
 def while_queued(state: SQLColumnExpression[str], column: SQLColumnExpression[Any]) -> ColumnElement[Any]:
-    """What an index of the queue begins with: the column's value while the run is queued, else null.
+    """Returns the first expression of an index of the queue: the column's value while the run is queued, else null.
 
     A search by it has one index to go by, since no other holds it: a database that thinks that nothing is queued (its
     statistics are older than the queue) does not take another one, with an entry for each run that has left the queue.
@@ -101,7 +101,7 @@ def while_queued(state: SQLColumnExpression[str], column: SQLColumnExpression[An
 
 
 class Run(OfOrganisation, Base):
-    """One piece of work for a device. What came back is a `Result`; from `measurement_class` on, its summary."""
+    """A piece of work for a device. What came back is a `Result`; from `measurement_class` on, its summary."""
 
     __tablename__ = "runs"
     __table_args__ = (
@@ -135,7 +135,7 @@ class Run(OfOrganisation, Base):
     wanted_device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"))
     wanted_device_class: Mapped[str | None] = mapped_column(String(100))
     wants: Mapped[str] = mapped_column(Text, default="", server_default="")
-    """What else a device has to offer, a line for each (`service/devices/wants.py`)."""
+    """Further offers that a device has to make, a line for each (`service/devices/wants.py`)."""
     own_data: Mapped[str | None] = mapped_column(String(63))
     """In place of a data set: the name of one of the device's own."""
     own_data_digest: Mapped[str | None] = mapped_column(Digest)
@@ -143,15 +143,15 @@ class Run(OfOrganisation, Base):
     group_id: Mapped[str | None] = mapped_column(Id, ForeignKey("run_groups.id"), index=True)
     """The request for many devices that it is a part of."""
     settings: Mapped[RunSettings] = mapped_column(RunSettingsColumn)
-    """What its user set; lists filter by the mode in it."""
+    """Settings of its user; lists filter by the mode in them."""
     dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"), index=True)
     validation_dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"), index=True)
-    """What training is validated on; null: a share of the data set, or nothing."""
+    """Data set that training is validated on; null: a share of the data set, or nothing."""
     weights_digest: Mapped[str | None] = mapped_column(Digest, index=True)
     """Starting weights; null: the bundle's."""
 
     name: Mapped[str] = mapped_column(String(100), default="", server_default="")
-    """What people call it; empty: by its model, plan and target."""
+    """Name that people gave it; empty: it is called by its model, plan and target."""
     note: Mapped[str] = mapped_column(Text, default="", server_default="")
     tags: Mapped[str] = mapped_column(Text, default="", server_default="")
     """A line for each, with an empty one before and after: `service/work/runs/tags.py` reads and writes it."""
@@ -211,7 +211,7 @@ class Run(OfOrganisation, Base):
     @property
     def others(self) -> list[str]:
         """Digests of the bundles that take turns with its own, in order; none of another mode than compare."""
-        return [one.bundle_digest for one in self.compared] if self.mode == "compare" else []
+        return [bundle.bundle_digest for bundle in self.compared] if self.mode == "compare" else []
 
     @property
     def is_timed_canary(self) -> bool:
@@ -249,7 +249,7 @@ NO_LANE_YET: ColumnElement[bool] = and_(IS_QUEUED, Run.rarest_wish.is_(None))
 
 
 class RunGroup(OfOrganisation, Base):
-    """One request for many devices: a run for each."""
+    """A request for many devices: a run for each."""
 
     __tablename__ = "run_groups"
 
@@ -272,7 +272,7 @@ class ComparedBundle(OfRun, Base):
 
 
 class Attempt(OfRun, Base):
-    """One device's try at a run, owned by a fencing token. At most one live attempt per run and per device."""
+    """A device's try at a run, owned by a fencing token. At most one live attempt per run and per device."""
 
     __tablename__ = "attempts"
     __table_args__ = (
@@ -301,19 +301,20 @@ class Attempt(OfRun, Base):
     deadline_at: Mapped[float]
     """End of its transfer and run clocks together."""
     own_data_digest: Mapped[str | None] = mapped_column(Digest)
-    """Of the device's own data set, as the signed assignment names it; null: none, or an older release."""
+    """Digest of the device's own data set, as the signed assignment names it; null: none, or an older release."""
     isolation_level: Mapped[int | None]
-    """What its device promised as it asked for work; null: of an older release."""
+    """Level that its device promised as it asked for work; null: of an older release."""
     next_sequence: Mapped[int] = mapped_column(default=1)
     """The lowest event that it has not sent."""
     event_bytes: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Of the bodies of its events."""
+    """Size of the bodies of its events."""
     weights_digest: Mapped[str | None] = mapped_column(Digest, index=True)
     """Weights that it uploaded."""
     weights_bytes: Mapped[int | None] = mapped_column(BigInteger)
     checkpoint_step: Mapped[int | None]
-    """Of the last checkpoint that it sent, or that its device keeps, and that counted; null: it came no further than
-    where it began."""
+    """Step of the last checkpoint that it sent, or that its device keeps, and that counted; null: it came no further
+    than where it began.
+    """
     cause: Mapped[str | None] = mapped_column(String(20))
     code: Mapped[str | None] = mapped_column(String(100))
     message: Mapped[str] = mapped_column(Text, default="")
@@ -349,7 +350,7 @@ class Result(OfRun, Base):
     run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"), index=True)
     state: Mapped[str] = mapped_column(String(20))
     digest: Mapped[str] = mapped_column(Digest)
-    """Of the signed payload."""
+    """Digest of the signed payload."""
     envelope: Mapped[str] = mapped_column(Text, deferred=True)
     """The DSSE envelope as received, so that anyone can verify the number later."""
     report: Mapped[dict[str, Any]]

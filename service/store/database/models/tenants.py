@@ -94,17 +94,17 @@ class AuditEntry(OfOrganisation, Base):
     action: Mapped[str]
     """Method and path, as `service/people/permissions.py` has them."""
     subject: Mapped[str] = mapped_column(String(200), default="")
-    """What the request named: ids and digests of its path, or what it made."""
+    """Ids and digests that the request named in its path, or the id of what it made."""
     outcome: Mapped[str] = mapped_column(String(20))
     """done, refused or failed."""
     status: Mapped[int]
     code: Mapped[str] = mapped_column(String(100), default="")
-    """Of the problem, if it was refused."""
+    """Code of the problem, if the request was refused."""
     detail: Mapped[str] = mapped_column(Text, default="")
 
 
 class Allowance(Base):
-    """What an organisation may still ask for: a bucket of tokens that fills with time
+    """The requests that an organisation may still make: a bucket of tokens that fills with time
     (`service/people/quotas/rates.py`).
     """
 

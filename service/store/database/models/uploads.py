@@ -30,10 +30,10 @@ class Upload(OfOrganisation, Base):
     organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)
     api_key_id: Mapped[str] = mapped_column(Id, ForeignKey("api_keys.id"))
     kind: Mapped[str] = mapped_column(String(20))
-    """What it is to be used as: its limit follows from it."""
+    """Intended use: its limit follows from it."""
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     declared_digest: Mapped[str | None] = mapped_column(String(71))
-    """Of the whole file, as its sender says; nothing may be there under it yet."""
+    """Digest of the whole file, as its sender says; nothing may be there under it yet."""
     digest: Mapped[str | None] = mapped_column(Digest)
     """Once it is finished."""
     received_bytes: Mapped[int] = mapped_column(BigInteger, default=0)

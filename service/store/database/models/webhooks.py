@@ -42,7 +42,7 @@ class Webhook(OfOrganisation, Base):
 
 
 class WebhookDelivery(OfOrganisation, Base):
-    """One thing to tell one webhook: written in the transaction of what it tells, so that neither is without the other.
+    """A message to a webhook: written in the transaction of what it tells, so that neither is without the other.
 
     `next_at`: when it is sent (again), or, while a process sends it, when another may take it over; null: it is over.
     """
@@ -63,7 +63,7 @@ class WebhookDelivery(OfOrganisation, Base):
     attempts: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[float | None] = mapped_column(default=time.time, index=True)
     status: Mapped[int | None]
-    """What the address answered last."""
+    """Status that the address answered last."""
     error: Mapped[str] = mapped_column(Text, default="")
     created_at: Mapped[float] = mapped_column(default=time.time)
     finished_at: Mapped[float | None] = mapped_column(index=True)
