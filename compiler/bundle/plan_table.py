@@ -82,11 +82,11 @@ def plan_table(step: Planned) -> dict[str, Any]:
         _count_flops(rows.doing(call), call)
     for call in step.other.calls if step.other is not None else ():
         _count_flops(rows.doing(call), call, times=step.others)
-    for call, size_bytes in _kept(step.train):
+    for call, size_bytes in _saved_values(step.train):
         rows.doing(call).kept_bytes += size_bytes
     every = [*rows.every, rows.rest]
     return {
-        "rows": [_told(row) for row in every[:MAX_ROWS]],
+        "rows": [_row_record(row) for row in every[:MAX_ROWS]],
         "rows_left_out": max(0, len(every) - MAX_ROWS),
         "totals": {name: sum(getattr(row, name) for row in every) for name in _SUMMED},
         "frozen": list(itertools.islice(_frozen(step), MAX_ROWS)),
@@ -191,7 +191,7 @@ def _channels(parameter: Parameter, part: UpdateSlice) -> str:
     return f"{times * part.size} of {times * parameter.shape[part.axis]} {side}channels"
 
 
-def _told(row: Row) -> dict[str, object]:
+def _row_record(row: Row) -> dict[str, object]:
     """As plain data; names come from the model, whose author we do not know."""
     learns = [printable(text, MAX_NAME) for text in row.learns]
     return {**asdict(row), "name": printable(row.name, MAX_NAME), "learns": learns}
@@ -216,7 +216,7 @@ def _stored_gradients(program: Program) -> Iterator[tuple[KernelCall, int]]:
             yield call, sum(program.types[value].size_bytes for value in read)
 
 
-def _kept(program: Program) -> Iterator[tuple[KernelCall, int]]:
+def _saved_values(program: Program) -> Iterator[tuple[KernelCall, int]]:
     """(the call that reads it last, bytes) of everything that forward calls make and others read."""
     sizes: dict[Value, int] = {}
     for call in program.calls:

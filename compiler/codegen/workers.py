@@ -41,7 +41,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 @contextlib.contextmanager
 def one_worker() -> Iterator[Worker]:
     """A process of one's own: a kept one, or one that starts now; it ends with the context, unless it is kept."""
-    worker = _taken() or Worker()
+    worker = _idle_worker() or Worker()
     try:
         yield worker
     finally:
@@ -51,7 +51,7 @@ def one_worker() -> Iterator[Worker]:
             worker.end()
 
 
-def _taken() -> Worker | None:
+def _idle_worker() -> Worker | None:
     """A kept process that still runs; those that died meanwhile are ended."""
     while _idle:
         worker = _idle.pop()

@@ -218,7 +218,7 @@ def _of_batch(call: Call, x: Value, epsilon: float, momentum: float) -> Value:
             "say batch_norm: frozen; or give the InstanceNorm track_running_stats=False, for each sample's own",
         )
     # First what learns: a tensor that is both, because its exporter stored equal ones once, learns.
-    affine = _learned(call)
+    affine = _affine_values(call)
     mean, variance = (
         call.emit("statistic", _buffer(call, index), x, kind=kind, momentum=momentum)
         for index, kind in ((3, "mean"), (4, "variance"))
@@ -242,7 +242,7 @@ def _checked(call: Call, variance: Array, epsilon: float) -> NDArray[np.float64]
     return spread
 
 
-def _learned(call: Call) -> tuple[Value, Value]:
+def _affine_values(call: Call) -> tuple[Value, Value]:
     """Scale and shift."""
     return call.parameter_input(1, "weight"), call.parameter_input(2, "bias")
 
@@ -301,13 +301,13 @@ def _as_written(call: Call, x: Value, epsilon: float, momentum: float, *, traini
     if not training:
         if _running_is_read(call.scope, call.node):
             call.fail("its running statistics are read, which only training_mode=1 gives")
-        return (_normed(call, x, (call.value(3), call.value(4)), _learned(call), epsilon),)
+        return (_normed(call, x, (call.value(3), call.value(4)), _affine_values(call), epsilon),)
     shape = call.shape_of(x)
     rows = tuple(range(len(shape) - 1))
     mean = call.emit("reduce_mean", x, axes=rows, keepdims=False)
     centred = call.emit("sub", x, mean)
     variance = call.emit("reduce_mean", call.emit("mul", centred, centred), axes=rows, keepdims=False)
-    y = _normed(call, x, (mean, variance), _learned(call), epsilon)
+    y = _normed(call, x, (mean, variance), _affine_values(call), epsilon)
     if not _running_is_read(call.scope, call.node):
         return (y,)
     return (y, _blend(call, 3, mean, momentum), _blend(call, 4, variance, momentum))

@@ -28,11 +28,11 @@ def batch_axes(
     warnings: list[CompileWarning] = []
     for value in inputs:
         if value.name in declared:
-            axes[value.name] = _said(value, bound, declared[value.name])
+            axes[value.name] = _declared_axis(value, bound, declared[value.name])
     symbols = {value.shape[axis] for value in inputs for axis in [axes.get(value.name)] if value.shape and axis}
     for value in inputs:
         if value.name not in axes:
-            axes[value.name], guess = _told(value, symbols)
+            axes[value.name], guess = _implied_axis(value, symbols)
             if guess:
                 axis = axes[value.name]
                 warnings.append(_assumed(value, f"axis {axis} is taken as the batch, by its name", axis))
@@ -44,7 +44,7 @@ def batch_axes(
     return axes, tuple(warnings)
 
 
-def _said(value: SourceInput, bound: Mapping[str, tuple[int, ...]], axis: BatchAxis) -> int | None:
+def _declared_axis(value: SourceInput, bound: Mapping[str, tuple[int, ...]], axis: BatchAxis) -> int | None:
     shape = value.shape if value.shape is not None else bound.get(value.name)
     if axis == "none":
         return None
@@ -53,7 +53,7 @@ def _said(value: SourceInput, bound: Mapping[str, tuple[int, ...]], axis: BatchA
     return axis
 
 
-def _told(value: SourceInput, symbols: set[int | str | None]) -> tuple[int | None, bool]:
+def _implied_axis(value: SourceInput, symbols: set[int | str | None]) -> tuple[int | None, bool]:
     """The axis, and whether it is a guess."""
     shape = value.shape
     if shape is None:

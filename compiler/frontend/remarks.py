@@ -83,10 +83,12 @@ def _standing_norms(scope: Scope, source: SourceModel) -> None:
 
 
 def _dropouts(scope: Scope, source: SourceModel) -> None:
-    nodes = [node for node in source.nodes if node.op_type == "Dropout" and _known(scope, node, 1, "ratio", 0.5) != 0]
+    nodes = [
+        node for node in source.nodes if node.op_type == "Dropout" and _known_number(scope, node, 1, "ratio", 0.5) != 0
+    ]
     if not nodes:
         return
-    active = sum(bool(_known(scope, node, 2, "", 0)) for node in nodes)
+    active = sum(bool(_known_number(scope, node, 2, "", 0)) for node in nodes)
     exported = f" ({active} of them exported in training mode)" if active else ""
     scope.warn(
         "model.dropout_ignored",
@@ -124,7 +126,7 @@ def _no_dropouts(scope: Scope, source: SourceModel) -> None:
         )
 
 
-def _known(scope: Scope, node: SourceNode, index: int, attribute: str, default: float) -> float:
+def _known_number(scope: Scope, node: SourceNode, index: int, attribute: str, default: float) -> float:
     """The scalar in input `index` or an attribute; `default` if neither is there or known."""
     operand = scope.operands.get(node.inputs[index]) if index < len(node.inputs) else None
     if isinstance(operand, Known):

@@ -44,7 +44,7 @@ class Finder:
         self.graph = graph
         self.makers = graph.producers()
         self.readers = graph.consumers()
-        self.learning_values = _learned(graph)
+        self.learning_values = _learning_values(graph)
 
     def maker(self, name: Value, *ops: str) -> Node | None:
         """The node that makes a value, if it is one of `ops`."""
@@ -90,7 +90,7 @@ class Finder:
             return Declined(
                 "attention.operands", where, "unscaled values, and keys that broadcast over groups of heads"
             )
-        parts = self._known(mask, whole)
+        parts = self._known_parts(mask, whole)
         if parts is None:
             return Declined(
                 "attention.mask_shape", where, "a mask over [batch, heads, queries, keys] or parts of these"
@@ -187,7 +187,7 @@ class Finder:
         heads = q[:2] if shared else q[:-2]
         return (*q[:-1], k[-2]) if k[: len(heads)] == v[: len(heads)] == heads else None
 
-    def _known(self, parts: tuple[MaskPart, ...], whole: tuple[int, ...]) -> tuple[Known, ...] | None:
+    def _known_parts(self, parts: tuple[MaskPart, ...], whole: tuple[int, ...]) -> tuple[Known, ...] | None:
         """Returns what constants tell of every part; None if one does not broadcast as a mask may."""
         known_parts = []
         for part in parts:
@@ -236,7 +236,7 @@ class Finder:
         return np.asarray(np.logical_or.reduce(np.broadcast_arrays(*parts))) if parts else None
 
 
-def _learned(graph: Graph) -> set[Value]:
+def _learning_values(graph: Graph) -> set[Value]:
     """Every value that depends on a parameter."""
     dependent = set(graph.parameters)
     for node in graph.nodes:

@@ -82,16 +82,16 @@ def _take(b: Rewriter, value: Value, axis: int, cut: Cut) -> Value:
     phase, b.phase = b.phase, b.makers[value].phase if value in b.makers else "forward"
     shape = b.shape(value)
     if cut.groups == 1:
-        result = _kept(b, value, axis, cut)
+        result = _sliced(b, value, axis, cut)
     else:
         apart = (*shape[:axis], cut.groups, shape[axis] // cut.groups, *shape[axis + 1 :])
-        part = _kept(b, b.emit("reshape", value, shape=apart), axis + 1, cut)
+        part = _sliced(b, b.emit("reshape", value, shape=apart), axis + 1, cut)
         result = b.emit("reshape", part, shape=_with(shape, axis, cut.size))
     b.phase = phase
     return result
 
 
-def _kept(b: Rewriter, value: Value, axis: int, cut: Cut) -> Value:
+def _sliced(b: Rewriter, value: Value, axis: int, cut: Cut) -> Value:
     if cut.rows is not None:
         return b.emit("gather", value, cut.rows, axis=axis)
     shape = b.shape(value)

@@ -25,7 +25,7 @@ NOT_WHOLE = Reason("masks.size", "a tensor with a whole number of groups of 128 
 
 def save_masks(graph: Graph) -> PassResult[Graph]:
     """The graph with bits in place of values that only selections of the backward pass read."""
-    analysis = _Found(graph)
+    analysis = _Comparisons(graph)
     only = analysis.packable()
     packed = {value for value in only if lanes_of(graph.types[value].size)}
     declined = tuple(NOT_WHOLE.at(analysis.makers[value].layer) for value in only if value not in packed)
@@ -35,7 +35,7 @@ def save_masks(graph: Graph) -> PassResult[Graph]:
     return rewritten(graph, _written(graph, analysis, chains, alone), declined)
 
 
-class _Found(Kept):
+class _Comparisons(Kept):
     """The values that are compared, and how."""
 
     def packable(self) -> list[Value]:
@@ -87,7 +87,7 @@ class _Found(Kept):
 
 
 def _written(
-    graph: Graph, analysis: _Found, chains: Mapping[Value, Compared], alone: Mapping[Value, Compared]
+    graph: Graph, analysis: _Comparisons, chains: Mapping[Value, Compared], alone: Mapping[Value, Compared]
 ) -> Graph:
     """The graph with bits packed where values are made, and read where they are compared."""
     b = Rewriter(graph)
@@ -116,13 +116,15 @@ def _written(
     return b.replayed()
 
 
-def _conditions(analysis: _Found, outer: Value) -> tuple[Value, Value]:
+def _conditions(analysis: _Comparisons, outer: Value) -> tuple[Value, Value]:
     """Returns the conditions of the two selections of a chain."""
     node = analysis.makers[outer]
     return node.inputs[0], analysis.makers[node.inputs[1]].inputs[0]
 
 
-def _serve_chains(analysis: _Found, comparison: Value, in_chains: set[Value], chains: Mapping[Value, Compared]) -> bool:
+def _serve_chains(
+    analysis: _Comparisons, comparison: Value, in_chains: set[Value], chains: Mapping[Value, Compared]
+) -> bool:
     """Whether chains alone read a comparison: it is dead once they read bits."""
     outers = (
         node if node.output in chains else next(iter(analysis.readers.get(node.output, [])), node)

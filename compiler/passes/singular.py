@@ -163,7 +163,7 @@ class _Rewriter:
         return (node.op in rules and rules[node.op](node)) or (node.op in _POLES and self._not_taken(node))
 
     def _ratio(self, node: Node) -> bool:
-        ratio = self._made(node.inputs[0], "div")
+        ratio = self._maker(node.inputs[0], "div")
         if ratio is None:
             return False
         self.b.emit("atan_ratio", *ratio.inputs, output=node.output)
@@ -171,10 +171,10 @@ class _Rewriter:
 
     def _log_sigmoid(self, node: Node) -> bool:
         """log(sigmoid x) = min(x, 0) - log1p(exp(-|x|)), and that of 1 - sigmoid x = sigmoid(-x)."""
-        b, sigmoid = self.b, self._made(node.inputs[0], "sigmoid")
-        rest = self._made(node.inputs[0], "sub") if sigmoid is None else None
+        b, sigmoid = self.b, self._maker(node.inputs[0], "sigmoid")
+        rest = self._maker(node.inputs[0], "sub") if sigmoid is None else None
         if rest is not None and number_of(self._graph, rest.inputs[0]) == 1.0:
-            sigmoid = self._made(rest.inputs[1], "sigmoid")
+            sigmoid = self._maker(rest.inputs[1], "sigmoid")
         if sigmoid is None or b.shape(sigmoid.output) != b.shape(node.output):
             return False
         x = sigmoid.inputs[0] if rest is None else b.emit("neg", sigmoid.inputs[0])
@@ -185,7 +185,7 @@ class _Rewriter:
     def _bounded_logarithm(self, node: Node) -> bool:
         """max(log x, c), which is c where x = 0."""
         for operand, bound in (node.inputs, node.inputs[::-1])[: 2 if node.op == "maximum" else 1]:
-            log, least = self._made(operand, "log"), number_of(self._graph, bound)
+            log, least = self._maker(operand, "log"), number_of(self._graph, bound)
             if log is None or least is None or not np.isfinite(least) or not self._is_private(operand):
                 continue
             b, x = self.b, log.inputs[0]
@@ -199,7 +199,7 @@ class _Rewriter:
 
     def _clipped_logarithm(self, node: Node) -> bool:
         """The same where the bound is an attribute."""
-        b, log = self.b, self._made(node.inputs[0], "log")
+        b, log = self.b, self._maker(node.inputs[0], "log")
         low, high = (number(node.attrs, "low"), number(node.attrs, "high")) if node.op == "clip" else (0.0, np.inf)
         if log is None or not np.isfinite(low) or not self._is_private(node.inputs[0]):
             return False
@@ -216,7 +216,7 @@ class _Rewriter:
             return False
         condition, *branches = choice[0].inputs
         operand = node.inputs[_POLES[node.op]]
-        guard = self._made(operand, "where")
+        guard = self._maker(operand, "where")
         is_guarded = guard is not None and guard.inputs[0] == condition
         if branches.count(node.output) != 1 or condition == node.output or is_guarded:
             return False
@@ -241,7 +241,7 @@ class _Rewriter:
         self.b.stand_for(node)
         return False
 
-    def _made(self, value: Value, op: str) -> Node | None:
+    def _maker(self, value: Value, op: str) -> Node | None:
         node = self._makers.get(value)
         return node if node is not None and node.op == op else None
 

@@ -58,7 +58,7 @@ def attempts(programs: Sequence[Program], batch: int, target: Target, threads: i
     tried: list[Positions] = []
     for share in (0.0, *SHARES):
         chosen = [
-            lowering_peak(program, _taken(repeats, share)) for program, repeats in zip(programs, ranked, strict=True)
+            lowering_peak(program, _cheapest(repeats, share)) for program, repeats in zip(programs, ranked, strict=True)
         ]
         positions = {
             program.name: tuple(repeat.position for repeat in repeats)
@@ -117,7 +117,7 @@ def _sliced(programs: Sequence[Program], positions: Positions, batch: int, machi
     yield replace(next(ways), finer=lambda: ways)
 
 
-def _taken(repeats: Sequence[Repeat], share: float) -> Sequence[Repeat]:
+def _cheapest(repeats: Sequence[Repeat], share: float) -> Sequence[Repeat]:
     """Repeats that gain time, then as many of the others as save `share` of what those could."""
     free = sum(1 for _ in takewhile(lambda repeat: repeat.gains, repeats))
     saved = list(accumulate(repeat.saved_bytes for repeat in repeats[free:]))

@@ -24,7 +24,7 @@ from compiler.values import Value
 
 def hold_halves(program: Program, *, dtype: DType) -> PassResult[Program]:
     """The program with activations held in `dtype`, one of sixteen bits."""
-    owners = _held(program)
+    owners = _half_owners(program)
     if not owners:
         return PassResult(program, modified=False)
     scale = ELEMENT_TYPES["f32"].item_bytes // ELEMENT_TYPES[dtype].item_bytes
@@ -40,7 +40,7 @@ def hold_halves(program: Program, *, dtype: DType) -> PassResult[Program]:
     return PassResult(replace(program, calls=calls, types=types, aliases=aliases), modified=True)
 
 
-def _held(program: Program) -> frozenset[Value]:
+def _half_owners(program: Program) -> frozenset[Value]:
     """The owners of storage that is held in half."""
     owners = frozenset(_able(program))
     while True:

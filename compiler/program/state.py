@@ -133,7 +133,7 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
     for value, parameter in training.optimizer_state.items():
         model_parameter = forward.parameters[parameter]
         state = _plain_state(value, names.state(value.kind, model_parameter.name), types[value], "optimizer")
-        channel_orders = _kept(model_parameter, types[value], windows.get(parameter, {}))
+        channel_orders = _slice_channels(model_parameter, types[value], windows.get(parameter, {}))
         chosen = tuple(tuple(sorted(axis_channels)) for axis_channels in channel_orders)
         tensors.append(
             replace(
@@ -171,7 +171,7 @@ def _orders_of(parameter: Parameter) -> tuple[ViewOrder, ...]:
     return tuple(ViewOrder(parameter.perm[axis], 1, order) for axis, order in enumerate(parameter.orders) if order)
 
 
-def _kept(parameter: Parameter, tensor: TensorType, starts: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
+def _slice_channels(parameter: Parameter, tensor: TensorType, starts: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
     """The author's channels along each axis of a slice, as they stand; nothing where an axis has the author's order."""
     if len(tensor.shape) != len(parameter.shape):
         return ()

@@ -55,7 +55,7 @@ def parse_program(text: str) -> Program:
     """The program whose text this is. Raises: InternalError naming the line that cannot be read."""
     head = text.partition("\n")[0]
     name: Any = _HEADS.get(head, "train")
-    parsed = _Found()
+    parsed = _ParsedProgram()
     parse_lines(text, f"program {name}", parsed.line)
     return Program(
         name,
@@ -72,7 +72,7 @@ def parse_program(text: str) -> Program:
 
 
 @dataclass(slots=True)
-class _Found:
+class _ParsedProgram:
     """The content of the lines so far."""
 
     calls: list[KernelCall] = field(default_factory=list)

@@ -96,7 +96,7 @@ def parse_graph(text: str, arrays: Mapping[str, Array]) -> Graph:
 
     Raises: InternalError naming the line that cannot be read.
     """
-    parsed = _Found(arrays)
+    parsed = _ParsedGraph(arrays)
     parse_lines(text, "graph", parsed.line)
     return Graph(
         tuple(parsed.nodes),
@@ -160,7 +160,7 @@ def read_outputs(reader: Reader, types: dict[Value, TensorType]) -> tuple[Value,
 
 
 @dataclass(slots=True)
-class _Found:
+class _ParsedGraph:
     """The content of the lines so far."""
 
     arrays: Mapping[str, Array]
@@ -184,7 +184,7 @@ class _Found:
         elif reader.took("parameter"):
             value = self._array(reader)
             reader.expect(",")
-            self.parameters[value] = _made(Parameter, reader)
+            self.parameters[value] = _record(Parameter, reader)
         elif reader.took("constant"):
             self._array(reader)
         elif reader.took("output"):
@@ -197,10 +197,10 @@ class _Found:
             self.next_number = int(str(reader.value()))
         elif reader.took("unlearnable"):
             (name,) = reader.values(")") if reader.took("(") else ("",)
-            self.unlearnable[name] = _made(Unlearnable, reader)
+            self.unlearnable[name] = _record(Unlearnable, reader)
         else:
             reader.expect("warning")
-            self.warnings.append(_made(CompileWarning, reader))
+            self.warnings.append(_record(CompileWarning, reader))
 
     def _node(self, reader: Reader) -> Node:
         outputs = read_outputs(reader, self.types)
@@ -222,5 +222,5 @@ class _Found:
         return value
 
 
-def _made(kind: type, reader: Reader) -> Any:
+def _record(kind: type, reader: Reader) -> Any:
     return record(kind, reader.rest())

@@ -276,13 +276,13 @@ def attach_adapters(graph: Graph, plan: UpdatePlan, spec: AdapterSpec | None) ->
         return Adapted(graph, plan)
     chosen = chosen_layers(graph, spec.targets, {graph.parameters[value].name for value in plan})
     b = GraphBuilder(graph, keep_nodes=False)
-    adapters_by_weight = {layer.value: _beside(b, layer, spec) for layer in chosen.layers}
+    adapters_by_weight = {layer.value: _adapter(b, layer, spec) for layer in chosen.layers}
     adapter_parameters = {
         value: parameter
         for layer_adapter in adapters_by_weight.values()
         for value, parameter in layer_adapter.parameters.items()
     }
-    _refuse_taken(graph, adapter_parameters)
+    _refuse_used_names(graph, adapter_parameters)
     for node in graph.nodes:
         adapter = next((adapters_by_weight[value] for value in node.inputs if value in adapters_by_weight), None)
         b.stand_for(node)
@@ -315,7 +315,7 @@ class _Beside:
         return next(value for value, parameter in self.parameters.items() if parameter.name == name)
 
 
-def _beside(b: GraphBuilder, layer: AdaptedWeight, spec: AdapterSpec) -> _Beside:
+def _adapter(b: GraphBuilder, layer: AdaptedWeight, spec: AdapterSpec) -> _Beside:
     """An adapter with its first elements, which change nothing of what the layer computes."""
     _refuse_unfit(layer, spec)
     end = layer.module + (".lora_embedding_" if layer.form == "embedding" else ".lora_")
@@ -340,11 +340,11 @@ def _beside(b: GraphBuilder, layer: AdaptedWeight, spec: AdapterSpec) -> _Beside
     else:
         first_a, first_b = uniform(spec.seed, name_a, shape_a, layer.inputs), np.zeros(shape_b, np.float32)
     turned = (2, 3, 1, 0) if layer.form == "conv" else (1, 0)
-    tensors = [_held(b, layer, name_a, first_a, turned), _held(b, layer, name_b, first_b, turned)]
+    tensors = [_tensor(b, layer, name_a, first_a, turned), _tensor(b, layer, name_b, first_b, turned)]
     if is_dora:
         lengths = row_lengths(layer.parameter.to_file(b.arrays[layer.value]), layer.out_axis)
         first_m = lengths.reshape(1, -1, 1, 1) if layer.form == "conv" else lengths
-        tensors.append(_held(b, layer, origin.magnitude, first_m, (0,)))
+        tensors.append(_tensor(b, layer, origin.magnitude, first_m, (0,)))
     return _Beside(layer, origin, dict(tensors))
 
 
@@ -355,7 +355,7 @@ def _shapes(layer: AdaptedWeight, rank: int) -> tuple[tuple[int, ...], tuple[int
     return (rank, layer.inputs), (layer.outputs, rank)
 
 
-def _held(
+def _tensor(
     b: GraphBuilder, layer: AdaptedWeight, name: str, array: Array, perm: tuple[int, ...]
 ) -> tuple[Value, Parameter]:
     view = array.shape if len(perm) == array.ndim else (array.size,)
@@ -389,7 +389,7 @@ def _idle_rank(layers: Sequence[AdaptedWeight], rank: int) -> tuple[CompileWarni
     return (CompileWarning("plan.adapter_rank", "plan.lora.rank", message, "a lower rank learns the same"),)
 
 
-def _refuse_taken(graph: Graph, parameters: Mapping[Value, Parameter]) -> None:
+def _refuse_used_names(graph: Graph, parameters: Mapping[Value, Parameter]) -> None:
     """Raises: PlanError where the model has adapters, or what is called so, already."""
     used_names = {*graph.names.values(), *(parameter.name for parameter in graph.parameters.values())}
     for parameter in parameters.values():

@@ -172,7 +172,7 @@ def _per_class(b: GraphBuilder, term: Term, weights: tuple[float, ...]) -> Value
     return b.constant(np.asarray(weights, np.float32).reshape(-1, *behind) if len(weights) > 1 else weights[0])
 
 
-def _own(b: GraphBuilder, term: Term, role: Role) -> Value:
+def _model_loss(b: GraphBuilder, term: Term, role: Role) -> Value:
     return b.emit("reshape", term.output, shape=(), output=b.fresh(role))
 
 
@@ -184,5 +184,5 @@ LOSSES: Mapping[LossKind, Write] = {
     "huber": _huber,
     "smooth_l1": _smooth_l1,
     "bce_with_logits": _bce_with_logits,
-    "graph": _own,
+    "graph": _model_loss,
 }

@@ -23,7 +23,7 @@ UpdatePlan = Mapping[Value, UpdateSlice]
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PlanRequest:
     """The requests of a plan: by parameter the rule that decides."""
 
     rules: dict[str, UpdateRule] = field(default_factory=dict)
@@ -57,7 +57,7 @@ def decide_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> D
     patterns times the model's names are above a limit.
     """
     model = Named(graph, PlanError)
-    request = _asked(model, plan, reach)
+    request = _request(model, plan, reach)
     by_channel = chosen_by(graph, plan.rules, request.rules)
     chosen = {
         value: _part(graph.parameters[value].shape[axis], axis, channels)
@@ -80,7 +80,7 @@ def resolve_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> 
     return decide_plan(graph, plan, reach).updates
 
 
-def _trains_nothing(graph: Graph, plan: SparsePlan, request: _Asked) -> PlanError:
+def _trains_nothing(graph: Graph, plan: SparsePlan, request: _PlanRequest) -> PlanError:
     if request.frozen:
         return PlanError(
             f"`frozen` freezes all {len(request.frozen)} parameters that plan {plan.name!r} lets learn: "
@@ -112,7 +112,7 @@ def _trains_nothing(graph: Graph, plan: SparsePlan, request: _Asked) -> PlanErro
     )
 
 
-def _odd_parts(graph: Graph, request: _Asked, of_value: Mapping[Value, UpdateSlice]) -> Sequence[CompileWarning]:
+def _odd_parts(graph: Graph, request: _PlanRequest, of_value: Mapping[Value, UpdateSlice]) -> Sequence[CompileWarning]:
     """Where a ratio below 1, or a choice of channels, still trains the whole parameter."""
     parameters = graph.named_parameters()
     parts = {name: rule for name, rule in request.rules.items() if rule.ratio < 1}
@@ -155,7 +155,7 @@ def _idle_frozen(model: Named, plan: SparsePlan) -> Sequence[CompileWarning]:
     return (CompileWarning("plan.frozen_unmatched", "plan.frozen", message, near_parameters(graph, idle[0])),)
 
 
-def _left_out(graph: Graph, plan: SparsePlan, request: _Asked) -> Sequence[CompileWarning]:
+def _left_out(graph: Graph, plan: SparsePlan, request: _PlanRequest) -> Sequence[CompileWarning]:
     warnings = []
     if request.left_out:
         message = f"preset {plan.preset} leaves out what the loss does not depend on: {few_of(request.left_out)}"
@@ -169,7 +169,7 @@ def _left_out(graph: Graph, plan: SparsePlan, request: _Asked) -> Sequence[Compi
     return warnings
 
 
-def _of_fixed(graph: Graph, plan: SparsePlan, request: _Asked) -> Iterator[CompileWarning]:
+def _of_fixed(graph: Graph, plan: SparsePlan, request: _PlanRequest) -> Iterator[CompileWarning]:
     """Warns about numbers that are no weights: those that stay, and those that a rule lets learn."""
     reasons = {parameter.name: parameter.fixed for parameter in graph.parameters.values() if parameter.fixed}
     for reason in dict.fromkeys(reasons.values()):
@@ -185,10 +185,10 @@ def _of_fixed(graph: Graph, plan: SparsePlan, request: _Asked) -> Iterator[Compi
             )
 
 
-def _asked(model: Named, plan: SparsePlan, reach: Reach | None) -> _Asked:
+def _request(model: Named, plan: SparsePlan, reach: Reach | None) -> _PlanRequest:
     """Raises: PlanError."""
     graph = model.graph
-    request, layers = _Asked(), layers_of(graph)
+    request, layers = _PlanRequest(), layers_of(graph)
     values = {parameter.name: value for value, parameter in graph.parameters.items()}
     for rule, names in preset_selections(model, plan, layers, reach):
         for name in names:
@@ -218,7 +218,7 @@ def _asked(model: Named, plan: SparsePlan, reach: Reach | None) -> _Asked:
     return request
 
 
-def _decide(request: _Asked, name: str, rule: UpdateRule, unlearnable: str, *, by_preset: bool) -> None:
+def _decide(request: _PlanRequest, name: str, rule: UpdateRule, unlearnable: str, *, by_preset: bool) -> None:
     """A later rule takes the place of an earlier one; `unlearnable` says where it asks for what cannot learn."""
     request.rules.pop(name, None)
     request.unlearnable.pop(name, None)

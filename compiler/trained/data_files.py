@@ -38,12 +38,12 @@ class DataFile:
         """The file's bytes in order."""
         at = 0
         for begin, array in sorted(self.places.items(), key=lambda place: place[0]):
-            yield from self._own(at, begin)
+            yield from self._original_bytes(at, begin)
             yield elements_of(array)
             at = begin + array.nbytes
-        yield from self._own(at, len(self.original))
+        yield from self._original_bytes(at, len(self.original))
 
-    def _own(self, begin: int, end: int) -> Iterator[Chunk]:
+    def _original_bytes(self, begin: int, end: int) -> Iterator[Chunk]:
         """Yields what the file held there; nothing was there behind its end."""
         for at in range(begin, min(end, len(self.original)), CHUNK_BYTES):
             yield self.original[at : min(at + CHUNK_BYTES, end)]

@@ -167,9 +167,9 @@ class StoredModel:
     def norms_of(self, mean: str) -> int:
         """How many BatchNormalization nodes read a running mean."""
         nodes = [node for node in self._proto.graph.node if node.op_type == "BatchNormalization"]
-        return sum(self._seen(node, 3).tensor == mean for node in nodes)
+        return sum(self._source_of(node, 3).tensor == mean for node in nodes)
 
-    def _seen(self, node: Any, place: int) -> _Seen:
+    def _source_of(self, node: Any, place: int) -> _Seen:
         reading = self._readings.get((node.output[0], place))
         if reading is not None:
             how = replace(reading, node="", index=0) if reading.steps else None
@@ -209,7 +209,7 @@ class StoredModel:
         sums: dict[str, str] = {}
         for stored, readers in uses.items():
             kinds = list(dict.fromkeys(use.source if use.source.is_of(changed) else None for use in readers))
-            retained = self._kept(stored, kinds)
+            retained = self._retained_source(stored, kinds)
             for kind in kinds:
                 if kind is None:
                     continue
@@ -235,12 +235,12 @@ class StoredModel:
             for index in [*range(len(node.input)), *dropped]:
                 name = node.input[index] if index < len(node.input) else ""
                 if name in self._tensors or (node.output[0], index) in self._readings:
-                    yield name, _Use(node, index, self._seen(node, index))
+                    yield name, _Use(node, index, self._source_of(node, index))
         for name in read_inside(proto, places):
             if name in self._tensors:
                 yield name, _Use(None, 0, _Seen(name))
 
-    def _kept(self, stored: str, kinds: list[_Seen | None]) -> _Seen | None:
+    def _retained_source(self, stored: str, kinds: list[_Seen | None]) -> _Seen | None:
         """Whose elements the file's own initializer holds from now on."""
         if stored not in self._tensors or None in kinds:
             return None

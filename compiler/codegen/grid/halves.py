@@ -67,11 +67,11 @@ def words_of(texts: Sequence[str], words: str) -> Sequence[str]:
 
 def in_bits(operands: Operands) -> Operands:
     """A kernel's operands, with those of float16 as their bits."""
-    inputs, outputs = (tuple(map(_seen, buffers)) for buffers in (operands.inputs, operands.outputs))
+    inputs, outputs = (tuple(map(_as_bits, buffers)) for buffers in (operands.inputs, operands.outputs))
     return replace(operands, inputs=inputs, outputs=outputs)
 
 
-def _seen(buffer: Buffer) -> Buffer:
+def _as_bits(buffer: Buffer) -> Buffer:
     if element_of(buffer) != halves.F16:
         return buffer
     alignment = int(buffer.data_alignment)

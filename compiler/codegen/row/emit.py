@@ -109,17 +109,17 @@ class _Rows:
         stores: dict[int, Buffer],
     ) -> Value:
         """An expression at a point (or vector of points) of the row."""
-        used = operands_of(expr, self._known(stats))
+        used = operands_of(expr, self._available(stats))
         refs = [
             (fixed[n] if n in fixed else tir.read(block, self.operands.inputs[n], access, point)) if n in used else None
             for n, access in enumerate(self.inputs)
         ]
         evaluator = Evaluator(block, refs, stats=stats, point=point)
-        for stored_expr, stage in self._known(stats).items():
+        for stored_expr, stage in self._available(stats).items():
             evaluator.preset(stored_expr, functools.partial(tir.load, stores[stage], point.axes[1], point.lanes))
         return tir.broadcast(evaluator.value(expr, element), point.lanes)
 
-    def _known(self, stats: Sequence[Value]) -> dict[Expr, int]:
+    def _available(self, stats: Sequence[Value]) -> dict[Expr, int]:
         """Kept expressions whose stage is done."""
         return {expr: stage for expr, stage in self.stored.items() if stage < len(stats)}
 

@@ -50,12 +50,12 @@ class ShortTile(RegisterTile):
         sums, self._is_odd = (self._odd if self._is_odd else self._locals), not self._is_odd
         first = b.base + position * wide(b.step_stride)
         vectors = [
-            _kept(block, _raw(b.buffer, first + wide(start), width), width)
+            _stored(block, _raw(b.buffer, first + wide(start), width), width)
             for start, width in zip(self.starts, self.columns.widths, strict=True)
         ]
         place = a.base + position * wide(a.step_stride)
         for row in range(self.rows):
-            scalar = _kept(block, _raw(a.buffer, place + wide(row * a.row_stride), 1), 1)
+            scalar = _stored(block, _raw(a.buffer, place + wide(row * a.row_stride), 1), 1)
             for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
                 x, y, z = (
                     _raw(slot, index(0), lanes)
@@ -135,7 +135,7 @@ def _raw(buffer: Buffer, flat: Value, lanes: int) -> Value:
     return tirx.BufferLoad(buffer, [flat if lanes == 1 else tirx.Ramp(flat, tirx.IntImm(base(flat), 1), lanes)])
 
 
-def _kept(block: Block, value: Value, lanes: int) -> Buffer:
+def _stored(block: Block, value: Value, lanes: int) -> Buffer:
     """Where a value lies that is read several times, and not widened."""
     slot = block.local(lanes, _HALF)
     block.store(slot, 0, value)

@@ -52,7 +52,13 @@ def _select(scope: Scope, node: SourceNode, condition: Value, branches: Sequence
         _refuse_decided(scope, node, condition, f"whether {drawing.where} draws random numbers")
     results = [_run_body(scope, node, body, (), (), run) for body in branches]
     single = free_name(f"{node.name}/condition", scope.used_names)
-    run([SourceNode(node.name, "Reshape", (node.operand(0), _known(scope, node, np.zeros(0, np.int64))), (single,))])
+    run(
+        [
+            SourceNode(
+                node.name, "Reshape", (node.operand(0), _add_constant(scope, node, np.zeros(0, np.int64))), (single,)
+            )
+        ]
+    )
     for name, when_true, when_false in zip(node.outputs, *results, strict=False):
         if not name:
             continue
@@ -111,7 +117,7 @@ def _loop(scope: Scope, node: SourceNode, run: Run) -> None:
     scanned: list[list[str]] = [[] for _ in body.outputs[1 + len(loop_state) :]]
     at = 0
     while goes_on and (count is None or at < count):
-        index, condition = _known(scope, node, np.asarray(at)), _known(scope, node, np.asarray(True))
+        index, condition = _add_constant(scope, node, np.asarray(at)), _add_constant(scope, node, np.asarray(True))
         outputs = _run_body(scope, node, body, (index, condition, *loop_state), (), run)
         goes_on = _truth(scope, node, outputs[0], "the condition after an iteration")
         loop_state = list(outputs[1 : 1 + len(loop_state)])
@@ -182,7 +188,9 @@ def _bind(scope: Scope, names: Sequence[str], values: Sequence[str]) -> None:
 def _piece(scope: Scope, node: SourceNode, name: str, axis: int, at: int, run: Run) -> str:
     """Adds one slice of a scanned input, without the axis, and returns its name."""
     output = free_name(f"{name}[{at}]", scope.used_names)
-    run([SourceNode(node.name, "Gather", (name, _known(scope, node, np.asarray(at))), (output,), {"axis": axis})])
+    run(
+        [SourceNode(node.name, "Gather", (name, _add_constant(scope, node, np.asarray(at))), (output,), {"axis": axis})]
+    )
     return output
 
 
@@ -194,7 +202,7 @@ def _stack(scope: Scope, node: SourceNode, name: str, pieces: Sequence[str], axi
         if name in scope.readers:
             _refuse(scope, node, f"output {name!r} is empty: the loop has no iteration")
         return
-    where = _known(scope, node, np.asarray([axis]))
+    where = _add_constant(scope, node, np.asarray([axis]))
     single = [free_name(f"{name}[{at}]", scope.used_names) for at in range(len(pieces))]
     widened = [
         SourceNode(node.name, "Unsqueeze", (piece, where), (output,))
@@ -203,7 +211,7 @@ def _stack(scope: Scope, node: SourceNode, name: str, pieces: Sequence[str], axi
     run([*widened, SourceNode(node.name, "Concat", tuple(single), (name,), {"axis": axis})])
 
 
-def _known(scope: Scope, node: SourceNode, array: np.ndarray) -> str:
+def _add_constant(scope: Scope, node: SourceNode, array: np.ndarray) -> str:
     """The name of a constant."""
     name = free_name(f"{node.name}/constant", scope.used_names)
     scope.operands[name] = Known(name, array)

@@ -91,7 +91,7 @@ def _sizes(scope: Scope, node: SourceNode, extent: int) -> list[int]:
     if not node.operand(1):
         _check_length(node, extent)
         return [1] * extent
-    sizes = _known(scope, node, 1, "the sizes")
+    sizes = _known_operand(scope, node, 1, "the sizes")
     if sizes.ndim:
         return [int(size) for size in sizes]
     size = int(sizes)
@@ -166,7 +166,7 @@ def _tensor(scope: Scope, node: SourceNode, name: str) -> str:
     return name
 
 
-def _known(scope: Scope, node: SourceNode, index: int, what: str) -> np.ndarray:
+def _known_operand(scope: Scope, node: SourceNode, index: int, what: str) -> np.ndarray:
     operand = scope.operands.get(node.operand(index))
     if not isinstance(operand, Known) or operand.array.dtype.kind not in "iu" or operand.array.ndim > 1:
         raise UnsupportedOperator(
@@ -181,7 +181,7 @@ def _position(scope: Scope, node: SourceNode, index: int, length: int, *, end: b
     """A position in a sequence, counted from its front; its end where none is given."""
     if not node.operand(index) and end:
         return length
-    at = int(_known(scope, node, index, "the position").reshape(-1)[0])
+    at = int(_known_operand(scope, node, index, "the position").reshape(-1)[0])
     if not -length <= at < length + end:
         raise ModelError(f"position {at} of a sequence of {length}", where=node.where)
     return at + length if at < 0 else at

@@ -71,7 +71,7 @@ def create_biases(source: SourceModel, targets: Sequence[str]) -> SourceModel:
         initializers={**source.initializers, **biases},
         created=source.created | biases.keys(),
         new_biases=tuple(biases),
-        warnings=(*source.warnings, _made(tuple(biases)), *warnings),
+        warnings=(*source.warnings, _created_warning(tuple(biases)), *warnings),
     )
 
 
@@ -114,7 +114,7 @@ def _near(layers: Sequence[_Layer], target: str) -> str:
     return near_names(target, [*modules, *ends, *(layer.weight for layer in layers)]) or some
 
 
-def _made(names: Sequence[str]) -> CompileWarning:
+def _created_warning(names: Sequence[str]) -> CompileWarning:
     return CompileWarning(
         "plan.biases_created",
         WHERE,

@@ -193,7 +193,7 @@ def _match(work: Restoration, reads: Sequence[Read], members: list[str]) -> tupl
     free = list(members)
     times = Counter(read.name for read in reads)
     for read in reads:
-        direct_member = _own(work, read.name, free)
+        direct_member = _member_named(work, read.name, free)
         if direct_member and times[read.name] == 1:
             matches[read] = direct_member
             free.remove(direct_member)
@@ -205,13 +205,13 @@ def _match(work: Restoration, reads: Sequence[Read], members: list[str]) -> tupl
             matches[read] = member
             free.remove(member)
         else:
-            direct_member = _own(work, read.name, members)
+            direct_member = _member_named(work, read.name, members)
             if direct_member:
                 matches[read] = direct_member
     return [matches.get(read) for read in reads], free
 
 
-def _own(work: Restoration, name: str, members: Sequence[str]) -> str:
+def _member_named(work: Restoration, name: str, members: Sequence[str]) -> str:
     """The member that an initializer is by its name or its only origin, or an empty text."""
     if name in members:
         return name

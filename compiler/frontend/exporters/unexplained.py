@@ -147,7 +147,7 @@ def settle_unexplained(work: Restoration) -> None:
             continue
         arguments = work.source.nodes[read.node].call.arguments
         if not arguments and read.name in work.called:
-            _settle_untold(work, read, readers)
+            _settle_merged_call(work, read, readers)
             continue
         hidden = [name for name in arguments if name not in values and name not in work.record.targets]
         if arguments and not hidden:
@@ -181,7 +181,7 @@ def _readers(work: Restoration) -> Mapping[str, Sequence[SourceNode]]:
     return readers
 
 
-def _settle_untold(work: Restoration, read: Read, readers: Mapping[str, Sequence[SourceNode]]) -> None:
+def _settle_merged_call(work: Restoration, read: Read, readers: Mapping[str, Sequence[SourceNode]]) -> None:
     """A read by a node that the exporter made of several calls, of a tensor that other calls name.
 
     It may be another parameter with equal elements, stored once: that of the modules which read the node's outputs, if

@@ -102,15 +102,15 @@ def _gather_nd(call: Call) -> Operand:
     slices = _slices(call, call.attributes.integer("batch_dims", 0))
     if slices.batch == 1:
         flat = call.reshape(call.value(0), (slices.rows, slices.inner))
-        gathered = call.emit("gather", flat, _seen(call, slices.index, (slices.count,)), axis=0)
+        gathered = call.emit("gather", flat, _index_view(call, slices.index, (slices.count,)), axis=0)
     else:
         data = call.reshape(call.value(0), (slices.batch, slices.rows, slices.inner))
-        index = _seen(call, slices.index, (slices.batch, slices.count, 1))
+        index = _index_view(call, slices.index, (slices.batch, slices.count, 1))
         gathered = call.emit("gather_elements", data, index, axis=1)
     return call.reshape(gathered, slices.picked)
 
 
-def _seen(call: Call, index: Value | Array, shape: tuple[int, ...]) -> Value:
+def _index_view(call: Call, index: Value | Array, shape: tuple[int, ...]) -> Value:
     """An index in another shape; a known one stays a constant."""
     return call.reshape(index, shape) if isinstance(index, Value) else call.constant(index.reshape(shape))
 
@@ -263,7 +263,7 @@ def _scatter_nd(call: Call) -> Operand:
     slices = _slices(call, 0)
     data = call.reshape(call.value(0), (slices.rows, slices.inner))
     updates = call.reshape(call.value(2), (slices.count, slices.inner))
-    index = _seen(call, slices.index, (slices.count, 1))
+    index = _index_view(call, slices.index, (slices.count, 1))
     return call.reshape(_reduction(call)(call, data, index, updates, 0), call.shape(0))
 
 

@@ -84,7 +84,7 @@ class Scores:
                 place = r * cut.columns + c
                 scaled = tir.load(products, place) * number(self.head.spec.scale)
                 block.store(products, place, scaled if at is None else scaled + self._masked(block, at, query, key))
-            visible.append([self._seen(query, key) for key in columns])
+            visible.append([self._visible(query, key) for key in columns])
         return visible
 
     def _mask_row(self, block: Block, query: Value) -> Value | None:
@@ -103,7 +103,7 @@ class Scores:
         checks += [tirx.LT(key, tir.index(spec.keys))] if strides[3] and spec.keys % cut.block else []
         return guarded(block, checks, tir.load(self.mask, at + key * tir.index(strides[3])))
 
-    def _seen(self, query: Value, key: Value) -> Value | None:
+    def _visible(self, query: Value, key: Value) -> Value | None:
         """Whether there is such a key and the query may see it; None: always."""
         spec = self.head.spec
         is_there = tirx.LT(key, tir.index(spec.keys)) if spec.keys % self.tile.cut.block else None

@@ -322,7 +322,7 @@ class _Backward(_Layer):
     def write(self) -> None:
         """Every step of the group's samples, from the last one taken."""
         last = tir.index(self.spec.steps - 1)
-        self.group.each_own(self.here.block, self._begin)
+        self.group.each_pair_of_all_turns(self.here.block, self._begin)
         self.here.block.loop(
             self.spec.steps,
             lambda block, number: self._step(block, number if self.spec.reverse else block.let(last - number, "step")),
@@ -336,7 +336,7 @@ class _Backward(_Layer):
         return self.at(tir.index(0), sample, column, self.cell.states)
 
     def _step(self, block: Block, step: Value) -> None:
-        self.group.each_own(block, lambda b, sample, column: self._cell(b, step, sample, column))
+        self.group.each_pair_of_all_turns(block, lambda b, sample, column: self._cell(b, step, sample, column))
 
         def turn(inner: Block, number: Value) -> None:
             totals = self.group.zeros(inner)
