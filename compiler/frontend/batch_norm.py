@@ -17,7 +17,7 @@ from compiler.element_types import REAL
 from compiler.errors import ModelError
 from compiler.frontend.call import Call, Result
 from compiler.frontend.file.source import SourceNode
-from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.scope import KnownOperand, Operand, Scope
 from compiler.graph import Array
 from compiler.origins import FoldedNorm, as_stored, outputs_first
 from compiler.values import Value
@@ -58,7 +58,7 @@ def _is_repeated(scope: Scope, name: str) -> bool:
 
 def _is_stored(operand: Operand | None) -> bool:
     """Known, and not computed from parameters: those would have to learn through the norm."""
-    return isinstance(operand, Known) and operand.recipe is None
+    return isinstance(operand, KnownOperand) and operand.recipe is None
 
 
 def affine_of(scope: Scope, node: SourceNode) -> Affine:
@@ -76,11 +76,11 @@ def affine_of(scope: Scope, node: SourceNode) -> Affine:
 
 
 def _vector(operand: Operand) -> NDArray[np.float64]:
-    assert isinstance(operand, Known)
+    assert isinstance(operand, KnownOperand)
     return operand.array.reshape(-1).astype(np.float64)
 
 
-def fold_weight(weight: Known, affine: Affine, *, transposed_groups: int = 0) -> Known:
+def fold_weight(weight: KnownOperand, affine: Affine, *, transposed_groups: int = 0) -> KnownOperand:
     """The convolution weight [O, ...] with each output channel scaled.
 
     `transposed_groups`: not 0 for a ConvTranspose, whose weight is [I, O / groups, ...], a group one run of I.
@@ -104,7 +104,7 @@ def batch_normalization(call: Call) -> Result:
     if any(call.shape(i) != (channels,) for i in range(1, 5)):
         call.fail(f"its scale, bias, mean and variance must have shape [{channels}]")
     moved = call.to_last(x, axis)
-    if _running_is_read(call.scope, call.node) or not all(isinstance(call.operand(i), Known) for i in (3, 4)):
+    if _running_is_read(call.scope, call.node) or not all(isinstance(call.operand(i), KnownOperand) for i in (3, 4)):
         y, *running = _as_written(call, moved, epsilon, momentum, training=training)
         return (call.from_last(y, axis), *running)
     if call.scope.batch_norm == "train" and call.node.outputs[0] not in call.scope.evaluated:
@@ -148,13 +148,15 @@ def folded_into(
     *,
     weight: str,
     bias: str,
-    layer_bias: Known | None = None,
+    layer_bias: KnownOperand | None = None,
     transposed_groups: int = 0,
     alone: bool = False,
 ) -> None:
     """Note which parameters hold what a norm computes; `layer_bias` is the bias of the layer before it."""
     vectors = [scope.operands[name] for name in node.inputs[1:]]
-    scale, shift, mean, variance = (vector.source or vector.name for vector in vectors if isinstance(vector, Known))
+    scale, shift, mean, variance = (
+        vector.source or vector.name for vector in vectors if isinstance(vector, KnownOperand)
+    )
     epsilon = node.attributes.get("epsilon", 1e-5)
     if not alone and shift and any(shift == norm.shift or scale == norm.scale for norm in scope.norms):
         scale, shift = (_told_apart(scope, node, index) for index in (1, 2))
@@ -187,7 +189,7 @@ def _told_apart(scope: Scope, node: SourceNode, index: int) -> str:
 def learning_shift(scope: Scope, node: SourceNode) -> str:
     """The parameter that a norm adds; empty if it adds constants (a norm without scale and shift of its own)."""
     shift = scope.operands[node.inputs[2]]
-    return shift.source if isinstance(shift, Known) else ""
+    return shift.source if isinstance(shift, KnownOperand) else ""
 
 
 def _frozen(call: Call, x: Value, epsilon: float) -> Value:

@@ -11,7 +11,7 @@ import numpy as np
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelError, ModelShapeError, UnsupportedOperator
 from compiler.frontend.file.source import AttributeValue, SourceNode
-from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.scope import KnownOperand, Operand, Scope
 from compiler.graph import Array, AttrValue
 from compiler.values import Value
 
@@ -105,15 +105,15 @@ class Call:
         operand = self.operands[index] if index < len(self.operands) else None
         return self.fail(f"input {index} is missing") if operand is None else operand
 
-    def known_operand(self, index: int) -> Known | None:
+    def known_operand(self, index: int) -> KnownOperand | None:
         """Input `index` if its elements are known at compile time, else None (also if it is left out)."""
         operand = self.operands[index] if index < len(self.operands) else None
-        return operand if isinstance(operand, Known) else None
+        return operand if isinstance(operand, KnownOperand) else None
 
     def array(self, index: int, meaning: str) -> Array:
         """The elements of input `index`, which must be known. Raises: UnsupportedOperator if they are not."""
         operand = self.operand(index)
-        if isinstance(operand, Known):
+        if isinstance(operand, KnownOperand):
             self.scope.bake(operand, self.node.where)
             return operand.array
         return self.unsupported(

@@ -11,7 +11,7 @@ from compiler.frontend.call import Call
 from compiler.frontend.file.source import AttributeValue, SourceNode
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
 from compiler.frontend.rows import ROWS
-from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.scope import KnownOperand, Operand, Scope
 from compiler.graph import Array
 
 MAX_RECIPES = 64
@@ -30,17 +30,17 @@ def refuse_unread(call: Call) -> None:
 def fold(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
     """The outputs of a node whose operands are all known; empty if it must run."""
     if node.op_type == "Constant":
-        return (Known(node.outputs[0], _constant(node)),)
+        return (KnownOperand(node.outputs[0], _constant(node)),)
     if node.op_type in ("Shape", "Size") and len(node.inputs) == 1:
         call = Call(scope, node, opset)
         shape = call.shape(0)
         array = np.asarray(np.prod(shape, dtype=np.int64)) if node.op_type == "Size" else shape_vector(call, shape)
         refuse_unread(call)
-        return (Known(node.outputs[0], array),)
+        return (KnownOperand(node.outputs[0], array),)
     if node.op_type in ("Cast", "CastLike"):
         return _cast(scope, node, opset)
     operands = [scope.operands[name] for name in node.inputs if name]
-    operands_known = [operand for operand in operands if isinstance(operand, Known)]
+    operands_known = [operand for operand in operands if isinstance(operand, KnownOperand)]
     if node.op_type not in FOLDS or len(operands_known) != len(operands) or (not operands_known and node.inputs):
         return ()
     return _folded(scope, node, opset, operands_known)
@@ -58,7 +58,7 @@ def _cast(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
     return _computed(scope, node, (operand.array.astype(dtype),), (operand,))
 
 
-def _folded(scope: Scope, node: SourceNode, opset: int, operands: Sequence[Known]) -> tuple[Operand, ...]:
+def _folded(scope: Scope, node: SourceNode, opset: int, operands: Sequence[KnownOperand]) -> tuple[Operand, ...]:
     turned = _transposed(node, operands[0]) if node.op_type == "Transpose" else None
     if turned is not None:
         return (turned,)
@@ -71,26 +71,26 @@ def _folded(scope: Scope, node: SourceNode, opset: int, operands: Sequence[Known
 
 
 def _computed(
-    scope: Scope, node: SourceNode, arrays: Sequence[Array], operands: Sequence[Known]
+    scope: Scope, node: SourceNode, arrays: Sequence[Array], operands: Sequence[KnownOperand]
 ) -> tuple[Operand, ...]:
     """Constants if no parameter stands behind them; else values that the step computes, if it reads them."""
     behind = frozenset(name for operand in operands for name in (operand.source, *operand.behind) if name)
     if not behind:
-        return tuple(Known(name, array) for name, array in zip(node.outputs, arrays, strict=False))
+        return tuple(KnownOperand(name, array) for name, array in zip(node.outputs, arrays, strict=False))
     if node.op_type not in ROWS:
         for operand in operands:
             scope.bake(operand, node.where)
-        return tuple(Known(name, array) for name, array in zip(node.outputs, arrays, strict=False))
+        return tuple(KnownOperand(name, array) for name, array in zip(node.outputs, arrays, strict=False))
     depth = 1 + max(operand.depth for operand in operands)
     if depth > MAX_RECIPES:
         return ()
     return tuple(
-        Known(name, array, recipe=node, behind=behind, depth=depth)
+        KnownOperand(name, array, recipe=node, behind=behind, depth=depth)
         for name, array in zip(node.outputs, arrays, strict=False)
     )
 
 
-def _transposed(node: SourceNode, operand: Known) -> Known | None:
+def _transposed(node: SourceNode, operand: KnownOperand) -> KnownOperand | None:
     """A transposed initializer is the same parameter seen through other axes."""
     perm = node.attributes.get("perm", tuple(reversed(range(operand.array.ndim))))
     if not operand.source or not isinstance(perm, tuple):
@@ -98,7 +98,7 @@ def _transposed(node: SourceNode, operand: Known) -> Known | None:
     order = tuple(int(axis) for axis in perm)
     before = operand.perm or tuple(range(operand.array.ndim))
     through = tuple(before[axis] for axis in order)
-    return Known(node.outputs[0], operand.array.transpose(order), source=operand.source, perm=through)
+    return KnownOperand(node.outputs[0], operand.array.transpose(order), source=operand.source, perm=through)
 
 
 def _constant(node: SourceNode) -> Array:

@@ -30,7 +30,7 @@ from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.modes import in_evaluation
 from compiler.frontend.remarks import remark
 from compiler.frontend.rows import ROWS
-from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
+from compiler.frontend.scope import BatchNormMode, DropoutMode, KnownOperand, Operand, Scope
 from compiler.frontend.source_passes import FOREIGN, NO_WISHES, Source, Wishes, prepared
 from compiler.graph import Graph, Unlearnable
 from compiler.origins import Origins, Reading
@@ -213,7 +213,7 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormM
     scope.warnings |= dict.fromkeys(source.warnings)
     for name, array in source.initializers.items():
         trainable = holds_reals(array) and name not in source.constants
-        scope.operands[name] = Known(name, array, source=name if trainable else "")
+        scope.operands[name] = KnownOperand(name, array, source=name if trainable else "")
     return scope
 
 
@@ -300,7 +300,7 @@ def _apply_row(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand | No
 
 
 def _as_tuple(result: Result) -> tuple[Operand | None, ...]:
-    return (result,) if isinstance(result, Known | Value) else result  # a value is a tuple too
+    return (result,) if isinstance(result, KnownOperand | Value) else result  # a value is a tuple too
 
 
 def _assign(scope: Scope, node: SourceNode, results: Sequence[Operand | None]) -> None:
@@ -358,7 +358,7 @@ def _add_output(scope: Scope, name: str, outputs: dict[str, Value]) -> None:
     """
     refuse_selected(scope, [name], f"output {name!r}")
     value = scope.operands.get(name)
-    if value is None or isinstance(value, Known) or name in scope.inputs:
+    if value is None or isinstance(value, KnownOperand) or name in scope.inputs:
         raise ModelError(
             "no node computes it from the inputs", where=f"output {name!r}", hint="remove this output from the model"
         )

@@ -10,7 +10,7 @@ from math import prod
 from compiler.element_types import NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.file.source import OPSETS
-from compiler.frontend.scope import Known, Operand
+from compiler.frontend.scope import KnownOperand, Operand
 from compiler.values import Value
 
 
@@ -38,7 +38,7 @@ def checked_index(call: Call, position: int, extent: int) -> Operand:
     """An operand of positions along an axis of `extent`; known ones must lie within it."""
     index = call.operand(position)
     call.require_dtype(position, ("i64", "i32"))
-    if isinstance(index, Known) and index.array.size:
+    if isinstance(index, KnownOperand) and index.array.size:
         low, high = int(index.array.min()), int(index.array.max())
         if not -extent <= low <= high < extent:
             call.fail(f"index {low if low < -extent else high} of an axis of extent {extent}")

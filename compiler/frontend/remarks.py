@@ -12,7 +12,7 @@ import numpy as np
 from compiler.frontend.file.source import SourceModel, SourceNode
 from compiler.frontend.file.torch_record import UNOPTIMIZED
 from compiler.frontend.modes import uses_batch_statistics
-from compiler.frontend.scope import Known, Scope
+from compiler.frontend.scope import KnownOperand, Scope
 from compiler.warnings import few_of
 
 _COMPUTED = re.compile(r"onnx::Conv(Transpose)?_\d+")
@@ -129,7 +129,7 @@ def _no_dropouts(scope: Scope, source: SourceModel) -> None:
 def _known_number(scope: Scope, node: SourceNode, index: int, attribute: str, default: float) -> float:
     """The scalar in input `index` or an attribute; `default` if neither is there or known."""
     operand = scope.operands.get(node.inputs[index]) if index < len(node.inputs) else None
-    if isinstance(operand, Known):
+    if isinstance(operand, KnownOperand):
         return float(np.asarray(operand.array).reshape(-1)[0]) if operand.array.size else default
     value = node.attributes.get(attribute, default)
     return float(value) if isinstance(value, int | float) else default

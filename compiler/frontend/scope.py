@@ -1,8 +1,8 @@
 """The state of an import while it runs: the graph under construction, its parameters, and every ONNX value so far.
 
-An operand is either `Known` (its elements are fixed at compile time) or a `Value` of the graph, which only exists at
-run time. Both are found by what ONNX calls them, and so are parameters until the graph is finished. Known operands
-become constants or parameters at the moment a run-time node reads them.
+An operand is either `KnownOperand` (its elements are fixed at compile time) or a `Value` of the graph, which only
+exists at run time. Both are found by what ONNX calls them, and so are parameters until the graph is finished. Known
+operands become constants or parameters at the moment a run-time node reads them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from compiler.warnings import CompileWarning
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownOperand:
     """A tensor whose elements are known at compile time.
 
     `source` names the parameter it is (seen through `perm`: operand = initializer.transpose(perm)).
@@ -58,7 +58,7 @@ class Selected:
     axis: int | None
 
 
-Operand = Known | Value
+Operand = KnownOperand | Value
 DropoutMode = Literal["ignore", "train"]
 RandomInput = Literal["random_seed", "random_step"]
 BatchNormMode = Literal["fold", "frozen", "train"]
@@ -162,7 +162,7 @@ class Scope:
 
     def shape(self, operand: Operand) -> tuple[int, ...]:
         """Shape of an operand."""
-        return operand.array.shape if isinstance(operand, Known) else self.builder.types[operand].shape
+        return operand.array.shape if isinstance(operand, KnownOperand) else self.builder.types[operand].shape
 
     def dtype(self, operand: Operand) -> str:
         """Element type of an operand: f32, i64, i32, bool, or NumPy's name for one that only folding may use."""
@@ -189,7 +189,7 @@ class Scope:
             self.builder.types[random_value] = TensorType("i64", ())
         return self.random_inputs[kind]
 
-    def bake(self, operand: Known, where: str) -> None:
+    def bake(self, operand: KnownOperand, where: str) -> None:
         """Note that the import reads an operand's elements: the parameters behind it cannot learn through there."""
         for name in (operand.source, *sorted(operand.behind)):
             if name:
@@ -207,7 +207,7 @@ class Scope:
         self._check(TensorType(element.name, array.shape))
         return self.builder.constant(array)
 
-    def _replayed_value(self, operand: Known) -> Value:
+    def _replayed_value(self, operand: KnownOperand) -> Value:
         """Replay the node that computed a known value, so that gradients reach the parameters behind it."""
         node = operand.recipe
         assert node is not None
@@ -227,7 +227,7 @@ class Scope:
 
     def parameter(
         self,
-        operand: Known,
+        operand: KnownOperand,
         order: Sequence[int],
         *,
         kind: Literal["weight", "bias"],
@@ -294,7 +294,7 @@ class Scope:
         free = (name for name in itertools.chain([base_name], numbered) if name not in self.used_names)
         return next(name for name in free if name not in self.parameters)
 
-    def matrix(self, operand: Known, order: tuple[int, int]) -> tuple[Value, bool]:
+    def matrix(self, operand: KnownOperand, order: tuple[int, int]) -> tuple[Value, bool]:
         """A weight matrix [inputs, outputs] from `operand`'s two axes in `order`, and whether it is stored transposed.
 
         Only a matrix that an earlier node already reads the other way round (a tied embedding) is.

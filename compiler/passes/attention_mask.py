@@ -28,7 +28,7 @@ class MaskPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPart:
     """A part as far as constants tell, over [batch or 1, heads or 1, queries or 1, keys or 1].
 
     `array`: what it adds, if that is known. Else `hidden`: where it surely adds `low`, its least value.
@@ -40,7 +40,7 @@ class Known:
     low: float = 0.0
 
 
-def weightless(parts: Sequence[Known], queries: int, keys: int) -> Array:
+def weightless(parts: Sequence[KnownPart], queries: int, keys: int) -> Array:
     """[..., queries, keys]: True where a score surely weighs nothing."""
     constants = np.zeros((1, 1, queries, keys), np.float32)
     with np.errstate(all="ignore"):
@@ -56,7 +56,7 @@ def weightless(parts: Sequence[Known], queries: int, keys: int) -> Array:
     return np.asarray(infinite | lower)
 
 
-def is_exact(parts: Sequence[Known], hidden: Array) -> bool:
+def is_exact(parts: Sequence[KnownPart], hidden: Array) -> bool:
     """Whether adding what every part adds is what the parts do.
 
     A part that puts a finite number in place of scores stops their gradient; an added one does not. Both are the same

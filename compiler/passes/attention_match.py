@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.graph import Array, Graph, Node
 from compiler.ops.record import flag, ints
-from compiler.passes.attention_mask import HIDDEN, Known, MaskPart, is_exact, weightless
+from compiler.passes.attention_mask import HIDDEN, KnownPart, MaskPart, is_exact, weightless
 from compiler.rewriting.passes import Declined
 from compiler.values import Value
 
@@ -33,7 +33,7 @@ class Match:
     k: Source
     v: Source
     scale: float
-    mask: tuple[Known, ...]
+    mask: tuple[KnownPart, ...]
     weightless: Array
 
 
@@ -187,7 +187,7 @@ class Finder:
         heads = q[:2] if shared else q[:-2]
         return (*q[:-1], k[-2]) if k[: len(heads)] == v[: len(heads)] == heads else None
 
-    def _known_parts(self, parts: tuple[MaskPart, ...], whole: tuple[int, ...]) -> tuple[Known, ...] | None:
+    def _known_parts(self, parts: tuple[MaskPart, ...], whole: tuple[int, ...]) -> tuple[KnownPart, ...] | None:
         """Returns what constants tell of every part; None if one does not broadcast as a mask may."""
         known_parts = []
         for part in parts:
@@ -199,7 +199,7 @@ class Finder:
                 hidden, low = self._surely_hidden(part)
                 broadcast_shape = None if hidden is None else mask_shape(hidden.shape, whole)
                 known_parts.append(
-                    Known(
+                    KnownPart(
                         part,
                         None,
                         None if hidden is None or broadcast_shape is None else hidden.reshape(broadcast_shape),
@@ -208,7 +208,7 @@ class Finder:
                 )
                 continue
             added = array if part.hidden_by is None else np.where(array, np.float32(0), np.float32(part.hidden_by))
-            known_parts.append(Known(part, added.reshape(shape)))
+            known_parts.append(KnownPart(part, added.reshape(shape)))
         return tuple(known_parts)
 
     def matrices(self, source: Source) -> tuple[int, ...]:

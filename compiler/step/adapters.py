@@ -120,14 +120,16 @@ def chosen_layers(graph: Graph, targets: Sequence[str], learning: Collection[str
         if not any(name in layers for name in names):
             raise _refused(names[0], left_out.get(names[0], "a rule of the plan lets the weight itself learn"), where)
     ordered = tuple(layers[name] for name in candidates if name in layers)
-    return Chosen(ordered, _said({name: reason for name, reason in left_out.items() if name not in layers}))
+    return Chosen(
+        ordered, _left_out_warnings({name: reason for name, reason in left_out.items() if name not in layers})
+    )
 
 
 def _refused(name: str, reason: str, where: str) -> PlanError:
     return PlanError(f"{name!r} cannot take an adapter: {reason}", where=where, hint="name other layers")
 
 
-def _said(left_out: Mapping[str, str]) -> tuple[CompileWarning, ...]:
+def _left_out_warnings(left_out: Mapping[str, str]) -> tuple[CompileWarning, ...]:
     if not left_out:
         return ()
     first = next(iter(left_out))
@@ -303,7 +305,7 @@ def attach_adapters(graph: Graph, plan: UpdatePlan, spec: AdapterSpec | None) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
+class _LayerAdapter:
     """An adapter beside a layer: its values, and what is known of them."""
 
     layer: AdaptedWeight
@@ -315,7 +317,7 @@ class _Beside:
         return next(value for value, parameter in self.parameters.items() if parameter.name == name)
 
 
-def _adapter(b: GraphBuilder, layer: AdaptedWeight, spec: AdapterSpec) -> _Beside:
+def _adapter(b: GraphBuilder, layer: AdaptedWeight, spec: AdapterSpec) -> _LayerAdapter:
     """An adapter with its first elements, which change nothing of what the layer computes."""
     _refuse_unfit(layer, spec)
     end = layer.module + (".lora_embedding_" if layer.form == "embedding" else ".lora_")
@@ -345,7 +347,7 @@ def _adapter(b: GraphBuilder, layer: AdaptedWeight, spec: AdapterSpec) -> _Besid
         lengths = row_lengths(layer.parameter.to_file(b.arrays[layer.value]), layer.out_axis)
         first_m = lengths.reshape(1, -1, 1, 1) if layer.form == "conv" else lengths
         tensors.append(_tensor(b, layer, origin.magnitude, first_m, (0,)))
-    return _Beside(layer, origin, dict(tensors))
+    return _LayerAdapter(layer, origin, dict(tensors))
 
 
 def _shapes(layer: AdaptedWeight, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -401,7 +403,7 @@ def _refuse_used_names(graph: Graph, parameters: Mapping[Value, Parameter]) -> N
             )
 
 
-def _emit(b: GraphBuilder, node: Node, adapter: _Beside) -> None:
+def _emit(b: GraphBuilder, node: Node, adapter: _LayerAdapter) -> None:
     """The node's layer with its adapter; what it gives keeps its identity."""
     layer, origin = adapter.layer, adapter.origin
     base, value_a, value_b = b.fresh(), adapter.value(origin.a), adapter.value(origin.b)
@@ -432,7 +434,7 @@ def _times(b: GraphBuilder, value: Value, factor: float) -> Value:
     return value if factor == 1.0 else b.emit("mul", value, b.constant(factor))
 
 
-def _factor(b: GraphBuilder, adapter: _Beside, a: Value, value_b: Value) -> Value:
+def _factor(b: GraphBuilder, adapter: _LayerAdapter, a: Value, value_b: Value) -> Value:
     """Magnitude over length, for each output."""
     scaling = adapter.origin.scaling
     weight, transposed = _matrix(b, adapter.layer.value), adapter.layer.is_transposed

@@ -110,7 +110,7 @@ def tensor_from_steps(reading: Reading, tensors: Mapping[str, Array]) -> Array:
     return np.asarray(tensor)
 
 
-class _Seen(NamedTuple):
+class _SourceView(NamedTuple):
     """The tensor that an input reads: one of the author's through a view."""
 
     tensor: str
@@ -129,7 +129,7 @@ class _Use(NamedTuple):
 
     node: Any
     place: int
-    source: _Seen
+    source: _SourceView
 
 
 class Rewritten(NamedTuple):
@@ -169,14 +169,14 @@ class StoredModel:
         nodes = [node for node in self._proto.graph.node if node.op_type == "BatchNormalization"]
         return sum(self._source_of(node, 3).tensor == mean for node in nodes)
 
-    def _source_of(self, node: Any, place: int) -> _Seen:
+    def _source_of(self, node: Any, place: int) -> _SourceView:
         reading = self._readings.get((node.output[0], place))
         if reading is not None:
             how = replace(reading, node="", index=0) if reading.steps else None
-            return _Seen(reading.tensor, reading.view, reading.perm, how)
+            return _SourceView(reading.tensor, reading.view, reading.perm, how)
         if node.op_type == "Identity" and node.output[0] in self._apart:
-            return _Seen("")  # what its own readers have not learned stays as it is stored
-        return _Seen(node.input[place] if place < len(node.input) else "")
+            return _SourceView("")  # what its own readers have not learned stays as it is stored
+        return _SourceView(node.input[place] if place < len(node.input) else "")
 
     def _array(self, name: str) -> Array:
         if name in self._outside:
@@ -238,16 +238,16 @@ class StoredModel:
                     yield name, _Use(node, index, self._source_of(node, index))
         for name in read_inside(proto, places):
             if name in self._tensors:
-                yield name, _Use(None, 0, _Seen(name))
+                yield name, _Use(None, 0, _SourceView(name))
 
-    def _retained_source(self, stored: str, kinds: list[_Seen | None]) -> _Seen | None:
+    def _retained_source(self, stored: str, kinds: list[_SourceView | None]) -> _SourceView | None:
         """Whose elements the file's own initializer holds from now on."""
         if stored not in self._tensors or None in kinds:
             return None
-        original = _Seen(stored)
+        original = _SourceView(stored)
         return original if original in kinds else kinds[0]
 
-    def _stored_form(self, tensors: Mapping[str, Array], source: _Seen, stored: str) -> Array:
+    def _stored_form(self, tensors: Mapping[str, Array], source: _SourceView, stored: str) -> Array:
         if source.reading is not None:
             return tensor_from_steps(source.reading, tensors)
         array = tensors[source.tensor]

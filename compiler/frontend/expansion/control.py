@@ -17,7 +17,7 @@ from compiler.frontend.expansion.bodies import place
 from compiler.frontend.expansion.lists import LISTS
 from compiler.frontend.file.references import advice
 from compiler.frontend.file.source import Body, SourceNode, free_name
-from compiler.frontend.scope import Known, Scope
+from compiler.frontend.scope import KnownOperand, Scope
 from compiler.values import Value
 
 Run = Callable[[Sequence[SourceNode]], None]
@@ -214,7 +214,7 @@ def _stack(scope: Scope, node: SourceNode, name: str, pieces: Sequence[str], axi
 def _add_constant(scope: Scope, node: SourceNode, array: np.ndarray) -> str:
     """The name of a constant."""
     name = free_name(f"{node.name}/constant", scope.used_names)
-    scope.operands[name] = Known(name, array)
+    scope.operands[name] = KnownOperand(name, array)
     return name
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.frontend.expansion.bodies import place
 from compiler.frontend.file.source import Body, SourceNode, free_name
-from compiler.frontend.scope import Known, Scope
+from compiler.frontend.scope import KnownOperand, Scope
 
 Run = Callable[[Sequence[SourceNode]], None]
 _MOST = 4096
@@ -48,7 +48,7 @@ def _at(scope: Scope, node: SourceNode, run: Run) -> None:
 
 
 def _length(scope: Scope, node: SourceNode, run: Run) -> None:
-    scope.operands[node.outputs[0]] = Known(node.outputs[0], np.asarray(len(_items(scope, node)), np.int64))
+    scope.operands[node.outputs[0]] = KnownOperand(node.outputs[0], np.asarray(len(_items(scope, node)), np.int64))
 
 
 def _concatenate(scope: Scope, node: SourceNode, run: Run) -> None:
@@ -138,7 +138,7 @@ def _get(scope: Scope, node: SourceNode, run: Run) -> None:
 def _has(scope: Scope, node: SourceNode, run: Run) -> None:
     name = node.operand(0)
     there = bool(name) and (name in scope.operands or bool(scope.sequences[name]))
-    scope.operands[node.outputs[0]] = Known(node.outputs[0], np.asarray(there))
+    scope.operands[node.outputs[0]] = KnownOperand(node.outputs[0], np.asarray(there))
 
 
 # ---------------------------------------------------------------------------------------------------------------- parts
@@ -168,7 +168,7 @@ def _tensor(scope: Scope, node: SourceNode, name: str) -> str:
 
 def _known_operand(scope: Scope, node: SourceNode, index: int, what: str) -> np.ndarray:
     operand = scope.operands.get(node.operand(index))
-    if not isinstance(operand, Known) or operand.array.dtype.kind not in "iu" or operand.array.ndim > 1:
+    if not isinstance(operand, KnownOperand) or operand.array.dtype.kind not in "iu" or operand.array.ndim > 1:
         raise UnsupportedOperator(
             f"{what} ({node.operand(index)!r}) must be integers that are known",
             where=node.where,
@@ -189,7 +189,7 @@ def _position(scope: Scope, node: SourceNode, index: int, length: int, *, end: b
 
 def _constant(scope: Scope, node: SourceNode, array: np.ndarray) -> str:
     name = free_name(f"{node.name}/constant", scope.used_names)
-    scope.operands[name] = Known(name, array)
+    scope.operands[name] = KnownOperand(name, array)
     return name
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from compiler.errors import UnsupportedOperator
 from compiler.frontend.call import Call
 from compiler.frontend.file.source import SourceNode, free_name
-from compiler.frontend.scope import Known, Scope, Selected
+from compiler.frontend.scope import KnownOperand, Scope, Selected
 from compiler.graph import Array, Node
 from compiler.values import Value
 
@@ -41,7 +41,7 @@ class Reader:
     def known_elements(self, index: int) -> Array | None:
         """The elements of an operand, if they are known."""
         operand = self.scope.operands.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
-        return operand.array if isinstance(operand, Known) else None
+        return operand.array if isinstance(operand, KnownOperand) else None
 
     def axis(self, name: str, default: int, rank: int) -> int:
         """An attribute that says an axis, counted from the front."""
@@ -97,7 +97,7 @@ def select(scope: Scope, node: SourceNode, opset: int) -> None:
     meant = spread(scope, scope.masks[base], times)
     places = np.stack([axis.reshape(-1) for axis in np.indices(shape)]) if shape else np.zeros((0, 1))
     scope.count_folded((places,), node.where)
-    scope.operands[node.outputs[0]] = Known(node.outputs[0], places.astype(np.int64))
+    scope.operands[node.outputs[0]] = KnownOperand(node.outputs[0], places.astype(np.int64))
     scope.selected[node.outputs[0]] = Selected(meant, 1)
     scope.warn(
         "model.selected_rows",

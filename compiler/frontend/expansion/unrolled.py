@@ -14,7 +14,7 @@ import numpy as np
 
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.frontend.file.source import SourceNode, free_name
-from compiler.frontend.scope import Known, Scope
+from compiler.frontend.scope import KnownOperand, Scope
 from compiler.graph import Array
 
 Run = Callable[[Sequence[SourceNode]], None]
@@ -64,7 +64,7 @@ class _Writer:
 
     def constant(self, array: Array) -> str:
         name = free_name(f"{self.node.name}/constant", self.scope.used_names)
-        self.scope.operands[name] = Known(name, array)
+        self.scope.operands[name] = KnownOperand(name, array)
         return name
 
     def number(self, value: float) -> str:

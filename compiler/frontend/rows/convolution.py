@@ -14,7 +14,7 @@ from compiler.errors import ModelShapeError
 from compiler.frontend import batch_norm
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.file.source import SourceNode
-from compiler.frontend.scope import Known, Operand
+from compiler.frontend.scope import KnownOperand, Operand
 from compiler.frontend.sliding.images import Groups, convolved, transposed
 from compiler.frontend.sliding.windows import Window, per_axis, shared_out, window_of
 from compiler.values import Value
@@ -187,7 +187,7 @@ def _folded_bias(call: Call, norm: SourceNode, affine: batch_norm.Affine, transp
     )
     if own_bias is not None and has_own:
         array = (own_bias.array.astype(np.float64) * affine.factor + affine.shift).astype(np.float32)
-        return call.scope.parameter(Known(own_bias.name, array, source=own_bias.source), (0,), kind="bias")
+        return call.scope.parameter(KnownOperand(own_bias.name, array, source=own_bias.source), (0,), kind="bias")
     shift = (affine.shift if own_bias is None else own_bias.array * affine.factor + affine.shift).astype(np.float32)
     return call.scope.created_bias(name, shift) if learns else call.constant(shift)
 
@@ -199,7 +199,7 @@ def _given_bias(call: Call) -> Value | None:
     return None if bias is None else call.scope.parameter(bias, (0,), kind="bias")
 
 
-def _bias(call: Call) -> Known | None:
+def _bias(call: Call) -> KnownOperand | None:
     """The known bias. PyTorch's exporter, not optimizing, computes zeros for a convolution that has none."""
     bias = call.known_operand(2)
     return None if bias is None or (not bias.trainable and not bias.array.any()) else bias

@@ -8,7 +8,7 @@ from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitte
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.file.torch_record import DETACH
 from compiler.frontend.pieces import from_left
-from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.scope import KnownOperand, Operand, Scope
 from compiler.values import Value
 
 
@@ -73,7 +73,7 @@ def _add(call: Call) -> Operand:
     return call.emit("add", call.value(0), call.value(1))
 
 
-def add_operand(scope: Scope, other: Value, constant: Known) -> Value:
+def add_operand(scope: Scope, other: Value, constant: KnownOperand) -> Value:
     """The graph value of a float initializer that is added to `other`: a bias if it spans at most one axis.
 
     A matrix (position embedding) is a weight. The bias of a contraction belongs to that contraction's layer.

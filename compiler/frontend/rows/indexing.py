@@ -17,7 +17,7 @@ from compiler.frontend.call import Call, Rule
 from compiler.frontend.file.references import advice
 from compiler.frontend.folds.sizes import sized
 from compiler.frontend.pieces import checked_index
-from compiler.frontend.scope import Known, Operand
+from compiler.frontend.scope import KnownOperand, Operand
 from compiler.graph import Array
 from compiler.values import Value
 
@@ -32,7 +32,7 @@ def _gather(call: Call) -> Operand:
     """Lookup along one axis; the rows of a float initializer are an embedding."""
     axis = call.axis(call.attributes.integer("axis", 0), call.rank(0))
     index = checked_index(call, 1, call.shape(0)[axis])
-    if isinstance(index, Known) and index.array.ndim == 0:
+    if isinstance(index, KnownOperand) and index.array.ndim == 0:
         value = call.cut(call.value(0), axis, *_one(int(index.array), call.shape(0)[axis]))
         return call.reshape(value, [extent for i, extent in enumerate(call.shape(0)) if i != axis])
     table = call.known_operand(0)

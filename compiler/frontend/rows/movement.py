@@ -9,7 +9,7 @@ import numpy as np
 from compiler.element_types import ELEMENT_TYPES, REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.folds.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
-from compiler.frontend.scope import Known, Operand
+from compiler.frontend.scope import KnownOperand, Operand
 
 MOST_JOINED = 32
 """Tensors that one kernel puts side by side: it takes few operands, and an unrolled loop may give many."""
@@ -83,10 +83,10 @@ def _split(call: Call) -> tuple[Operand, ...]:
     return tuple(part(size, end) for size, end in zip(sizes, ends, strict=True))
 
 
-def _nothing(call: Call, shape: tuple[int, ...], axis: int) -> Known:
+def _nothing(call: Call, shape: tuple[int, ...], axis: int) -> KnownOperand:
     """No element along an axis: known at compile time, whatever it is a part of; a Concat leaves it out."""
     empty = np.zeros((*shape[:axis], 0, *shape[axis + 1 :]), ELEMENT_TYPES[call.dtype(0)].numpy)
-    return Known(call.node.name, empty)
+    return KnownOperand(call.node.name, empty)
 
 
 def _concat(call: Call) -> Operand:

@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.element_types import NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.scope import Known, Operand
+from compiler.frontend.scope import KnownOperand, Operand
 from compiler.values import Value
 
 MOST_FACTORS = 64
@@ -30,7 +30,7 @@ def _pow(call: Call) -> Operand:
     return call.reshape(_power(call, call.value(0), power), shape)
 
 
-def _real_exponent(call: Call, exponent: Known | None) -> Value:
+def _real_exponent(call: Call, exponent: KnownOperand | None) -> Value:
     if call.dtype(1) in REAL:
         return call.value(1)
     if exponent is not None:
@@ -46,7 +46,7 @@ def _power(call: Call, x: Value, power: float) -> Value:
     return call.emit(roots[power], x) if power in roots else call.emit("pow", x, call.scalar(power, x))
 
 
-def _whole_power(call: Call, exponent: Known | None) -> Operand:
+def _whole_power(call: Call, exponent: KnownOperand | None) -> Operand:
     """The product of as many factors as the exponent says, by squaring."""
     if exponent is None or exponent.array.size != 1:
         call.unsupported("powers of integers need one exponent that is known", "cast the base to float32 first")

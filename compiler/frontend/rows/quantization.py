@@ -15,7 +15,7 @@ from compiler.element_types import ELEMENT_TYPES
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.file.eight_bits import laid_along
 from compiler.frontend.file.source import type_label
-from compiler.frontend.scope import Known, Operand
+from compiler.frontend.scope import KnownOperand, Operand
 from compiler.values import Value
 
 _RANGES: Mapping[str, tuple[float, float]] = {
@@ -45,7 +45,7 @@ def _steps(call: Call) -> _Steps:
 def _laid(call: Call, index: int, meaning: str) -> Value:
     """A scale or zero point that broadcasts to the operand."""
     operand = call.operand(index)
-    if isinstance(operand, Known):
+    if isinstance(operand, KnownOperand):
         axis, block = call.attributes.integer("axis", 1), call.attributes.integer("block_size", 0)
         array = call.array(index, meaning).astype(np.float32)
         try:

@@ -117,7 +117,7 @@ class RegisterTile(Sums):
 
     def store(self, block: Block, shared: Buffer) -> None:
         """As `SumsOfTile` says."""
-        for i, j in self._own():
+        for i, j in self._cells():
             place = (self._row * self._tile.own_m + i) * self._tile.n + self._column + j * self._apart
             block.store(shared, place, tir.load(self.totals, i * self._tile.own_n + j))
 
@@ -127,11 +127,11 @@ class RegisterTile(Sums):
         columns = [b.at(step, self._column + j * self._apart) for j in range(tile.own_n)]
         left = [block.let(tir.load(a.shared, place), "a") for place in rows]
         right = [block.let(tir.load(b.shared, place), "b") for place in columns]
-        for i, j in self._own():
+        for i, j in self._cells():
             number = i * tile.own_n + j
             block.store(self.now, number, tirx.Add(tir.load(self.now, number), tirx.Mul(left[i], right[j])))
 
-    def _own(self) -> list[tuple[int, int]]:
+    def _cells(self) -> list[tuple[int, int]]:
         return [(i, j) for i in range(self._tile.own_m) for j in range(self._tile.own_n)]
 
 

@@ -60,7 +60,7 @@ class Group:
 
         block.loop(-(-plan.samples // plan.parts), emit_pair, name="pair")
 
-    def each_own(self, block: Block, body: Callable[[Block, Value, Value], None]) -> None:
+    def each_pair_of_turns(self, block: Block, body: Callable[[Block, Value, Value], None]) -> None:
         """The same in all turns."""
         block.loop(self.plan.turns, lambda b, turn: self.each_pair(b, turn, body), name="turn")
 
@@ -72,7 +72,7 @@ class Group:
             for which in range(self.plan.at_once):
                 inner.store(self.factors, at + tir.index(which * self.plan.width), read(inner, sample, column, which))
 
-        self.each_own(block, put_pair)
+        self.each_pair_of_turns(block, put_pair)
         self.here.barrier(block)
 
     def add_products(self, block: Block, turn: Value, totals: Buffer, weights: Weights) -> None:
@@ -119,7 +119,7 @@ class Group:
                 inner.let(start + offset, "from"),
                 inner.let(tirx.min(tir.index(_BLOCK), count - offset), "n"),
             )
-            for place in range(self._kept):
+            for place in range(self._total_count):
                 inner.store(totals, place, tir.load(totals, place) + tir.load(sums, place))
 
         block.loop(blocks, add_block, name="block")
@@ -137,20 +137,20 @@ class Group:
                 block.store(totals, at, tir.load(totals, at) + w * factor)
 
     @property
-    def _kept(self) -> int:
+    def _total_count(self) -> int:
         """Sums of an item."""
         return self.plan.sums * self.plan.samples
 
     def zeros(self, block: Block) -> Buffer:
         """An item's totals at their start."""
-        registers = block.local(self._kept, name="totals")
-        for place in range(self._kept):
+        registers = block.local(self._total_count, name="totals")
+        for place in range(self._total_count):
             block.store(registers, place, number(0.0))
         return registers
 
     def publish(self, block: Block, totals: Buffer) -> None:
         """Let the owners of pairs see an item's totals."""
-        for place in range(self._kept):
+        for place in range(self._total_count):
             at = self.here.item + tir.index(place * self.plan.items)
             block.store(self.partial, at, tir.load(totals, place))
         self.here.barrier(block)
@@ -322,7 +322,7 @@ class _Backward(_Layer):
     def write(self) -> None:
         """Every step of the group's samples, from the last one taken."""
         last = tir.index(self.spec.steps - 1)
-        self.group.each_pair_of_all_turns(self.here.block, self._begin)
+        self.group.each_pair_of_turns(self.here.block, self._begin)
         self.here.block.loop(
             self.spec.steps,
             lambda block, number: self._step(block, number if self.spec.reverse else block.let(last - number, "step")),
@@ -336,7 +336,7 @@ class _Backward(_Layer):
         return self.at(tir.index(0), sample, column, self.cell.states)
 
     def _step(self, block: Block, step: Value) -> None:
-        self.group.each_pair_of_all_turns(block, lambda b, sample, column: self._cell(b, step, sample, column))
+        self.group.each_pair_of_turns(block, lambda b, sample, column: self._cell(b, step, sample, column))
 
         def turn(inner: Block, number: Value) -> None:
             totals = self.group.zeros(inner)
