@@ -21,6 +21,18 @@ MADE_FROM = "pockfarm/client/synchronous/"
 """Written by a script from the asynchronous client, which is checked."""
 EXCEPTIONS: Mapping[tuple[str, str], str] = {
     ("device_agents/job/step_events.py", "taken"): "a field of the binary's JSON",
+    **{
+        (f"compiler/{path}.py", "one"): "the number 1, beside `zero`"
+        for path in (
+            "codegen/grid/attention/emit",
+            "codegen/winograd/points",
+            "frontend/expansion/unrolled",
+            "frontend/exporters/embedding_bags",
+            "ops/elements",
+            "ops/unary",
+            "step/loss_kinds",
+        )
+    },
 }
 """Names that stay, by file, and the reason."""
 
