@@ -227,7 +227,7 @@ def follow(story: Story, run: Run, job: Job, device: Device) -> Json:
 
     def on_look(now: Run) -> None:
         if now.phase == WAITS:  # there is no other: every run of this story is for one device
-            reason = story.farm.why(now.id)["says"]
+            reason = story.farm.why(now.id)["message"]
             story.farm.cancel_run(now.id)
             raise PockfarmError(f"{title}: {reason}")
         show(now.state, f"step {now.steps_done} of {now.steps}" if now.steps_done else now.phase)

@@ -248,7 +248,7 @@ def comparison_text(comparison: Json, names: Sequence[str]) -> str:
     """Bundles that took turns, a row for each; then how many rounds, and what they could find."""
     rows = []
     for name, row in zip(names, parts(comparison, "bundles")):
-        rows.append((name, time_of(optional_number(row, "median_us")), text(row, "says") or "the first"))
+        rows.append((name, time_of(optional_number(row, "median_us")), text(row, "message") or "the first"))
     rounds, ending = optional_number(comparison, "rounds"), text(comparison, "ended")
     lines = [text_table(("bundle", "step", "beside the first"), rows), ""]
     lines.append(f"{figure(rounds, 0)} rounds: {ENDS.get(ending, ending)}")
@@ -262,7 +262,7 @@ def comparison_rows(comparison: Json) -> list[tuple[str, str]]:
     """Returns a row for each bundle of a farm's comparison: its name, and its step beside the first one's."""
     rows = []
     for name, row in zip(names_of(comparison), parts(comparison, "bundles")):
-        verdict = text(row, "says")
+        verdict = text(row, "message")
         rows.append((name, f"{time_of(optional_number(row, 'median_us'))}{verdict and f', {verdict}'}"))
     return rows
 

@@ -29,7 +29,7 @@ def curve_rows(report: Json) -> list[tuple[str, str]]:
     first, sustained = (time_of(us) for us in (curve.first_us, curve.sustained_us))
     return [
         ("step", f"{first} at first, {sustained} sustained; {many}"),
-        ("curve", curve.says if measured.ended == "time" else f"{curve.says}; it was ended before"),
-        ("board", curve.board_says or "said nothing of throttling or of its clock"),
+        ("curve", curve.message if measured.ended == "time" else f"{curve.message}; it was ended before"),
+        ("board", curve.board_message or "said nothing of throttling or of its clock"),
         ("protocol", measured.protocol),
     ]

@@ -54,7 +54,7 @@ from service.farm import open_database
 from service.operations.backup import commands as backup
 from service.operations.backup.form import BackupError
 from service.operations.retention.removal import Retention
-from service.people.audit.beside import COMMAND, add_entry
+from service.people.audit.command_entries import COMMAND, add_entry
 from service.people.keys.service import create_key, create_link
 from service.store import key_list
 from service.store.caches import caches

@@ -27,7 +27,7 @@ class Compared:
     median_us: float
     ratio: Ratio | None
     """None of the first."""
-    says: str
+    message: str
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Compared:
             "ratio": self.ratio and self.ratio.ratio,
             "ratio_low": low,
             "ratio_high": high,
-            "says": self.says,
+            "message": self.message,
         }
 
 

@@ -103,9 +103,9 @@ class Curve:
     """When the board said for the first time that it held its speed back; none: it did not, or cannot."""
     clock_hz: tuple[float, float] | None
     """The clock at the beginning and over the last third; none without one."""
-    says: str
+    message: str
     """The curve in words."""
-    board_says: str
+    board_message: str
     """The board's statements in words; empty where it says nothing."""
 
     @property
@@ -125,8 +125,8 @@ class Curve:
             "throttled_s": self.throttled_s,
             "clock_first_hz": first_hz,
             "clock_last_hz": last_hz,
-            "says": self.says,
-            "board_says": self.board_says,
+            "message": self.message,
+            "board_message": self.board_message,
         }
 
 

@@ -159,8 +159,8 @@ def device_text(device: Json) -> str:
     rows += condition_rows(part(device, "condition"))
     hold = part(device, "hold")
     if hold:
-        rows.append(("now", text(hold, "says")))
-    rows += [("look at", text(mark, "says")) for mark in parts(device, "marks")]
+        rows.append(("now", text(hold, "message")))
+    rows += [("look at", text(mark, "message")) for mark in parts(device, "marks")]
     lines = [facts_text(rows)]
     history = [tuple(text(line, name) for name in ("at", "kind", "message")) for line in parts(device, "history")[:20]]
     lines += ["", data_text(device)] if data_text(device) else []

@@ -48,8 +48,8 @@ def _cancel(options: argparse.Namespace) -> int:
 def cancelled_text(target: Json) -> str:
     """Returns the outcome of a request to cancel."""
     target_id, state = text(target, "id"), text(target, "state")
-    if text(target, "says") and state not in OPEN_STATES:
-        return f"{target_id} {text(target, 'says')}"
+    if text(target, "message") and state not in OPEN_STATES:
+        return f"{target_id} {text(target, 'message')}"
     if state == "cancelled":
         return f"{target_id} is cancelled"
     if target.get("finished_at") or not target.get("cancel_requested"):

@@ -67,6 +67,6 @@ def queue_row(job_or_run: Json) -> tuple[str, ...]:
         text(job_or_run, "target"),
         NONE if position is None else f"{least}{position}",
         moment(text(waits, "expected_start_at")),
-        text(waits, "sureness") or NONE,
-        text(waits, "says") or text(why, "says"),
+        text(waits, "confidence") or NONE,
+        text(waits, "message") or text(why, "message"),
     )

@@ -34,7 +34,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _row(change: Json) -> tuple[str, ...]:
-    names = ("id", "device_id", "canary", "target", "says", "found_at", "explains")
+    names = ("id", "device_id", "canary", "target", "message", "found_at", "explains")
     return tuple(text(change, name) for name in names)
 
 
@@ -70,7 +70,7 @@ def _series_text(series: Json) -> str:
     changes = [
         (
             text(change, "id"),
-            text(change, "says"),
+            text(change, "message"),
             text(change, "state"),
             text(change, "after_run_id"),
             text(change, "explains"),
@@ -92,5 +92,5 @@ def _short(run: Json, name: str) -> str:
 def _acknowledge(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         change = farm.acknowledge(options.device, options.change, options.reason)
-    line = f"{text(change, 'id')} is acknowledged: canary {text(change, 'canary')}, {text(change, 'says')}"
+    line = f"{text(change, 'id')} is acknowledged: canary {text(change, 'canary')}, {text(change, 'message')}"
     return show(options, change, lambda: line)

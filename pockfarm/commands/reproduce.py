@@ -44,7 +44,7 @@ def beside_text(comparison: Json) -> str:
     verdict = AGREES[agrees if isinstance(agrees, bool) else None]
     lines = [
         f"{text(comparison, 'second')} {painted(verdict, by_word(verdict))} with {text(comparison, 'first')}: "
-        f"{text(comparison, 'says')}"
+        f"{text(comparison, 'message')}"
     ]
     facts = [(name, text(comparison, name)) for name in ("losses", "weights") if text(comparison, name)]
     lines += [facts_text(facts)] if facts else []

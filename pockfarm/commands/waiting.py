@@ -107,6 +107,6 @@ def _events(farm: Client, run_id: str, after: int) -> list[Json]:
 
 def _place(farm: Client, run_id: str) -> str:
     try:
-        return text(part(farm.why(run_id), "waiting"), "says")
+        return text(part(farm.why(run_id), "waiting"), "message")
     except PockfarmError:
         return ""

@@ -27,13 +27,13 @@ def why_text(explanation: Json) -> str:
     """The explanation as people read it: the sum of it, each try, then each device while it waits."""
     state = text(explanation, "state")
     head = f"{painted(text(explanation, 'id'), Meaning.HEAD)} is {painted(state, by_word(state))}"
-    lines = [f"{head}. {text(explanation, 'says')}"]
+    lines = [f"{head}. {text(explanation, 'message')}"]
     lines += [line for attempt in parts(explanation, "tries") for line in _try(attempt)]
     waiting = part(explanation, "waiting")
     if waiting:
         lines += ["", *_queue(waiting)]
     rows = [
-        (text(device, "name"), text(device, "device_class"), text(device, "says"), moment(text(device, "until")))
+        (text(device, "name"), text(device, "device_class"), text(device, "message"), moment(text(device, "until")))
         for device in parts(waiting, "devices")
     ]
     if rows:
@@ -60,7 +60,7 @@ def _queue(waiting: Json) -> list[str]:
     start = moment(start_at) if start_at else "unknown"
     facts = [
         ("position in the queue", place),
-        ("expected start", f"{start} ({text(waiting, 'sureness')}: {text(waiting, 'basis')})"),
+        ("expected start", f"{start} ({text(waiting, 'confidence')}: {text(waiting, 'basis')})"),
         ("expires", moment(text(waiting, "expires_at"))),
     ]
     return [facts_text(facts)]

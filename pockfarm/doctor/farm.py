@@ -171,7 +171,7 @@ def regression_finding(regressions: Sequence[Json]) -> Finding:
     if not regressions:
         return Finding("regressions", OK, "no device has become slower that nobody knows of")
     descriptions = [
-        f"{text(regression, 'device_id')} by {text(regression, 'canary')} ({text(regression, 'says')})"
+        f"{text(regression, 'device_id')} by {text(regression, 'canary')} ({text(regression, 'message')})"
         for regression in regressions
     ]
     return Finding(

@@ -16,7 +16,7 @@ class Finding:
 
     check: str
     state: str
-    says: str
+    message: str
     mend: str = ""
 
 
@@ -31,7 +31,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
     lines = []
     for finding in findings:
         lines.append(
-            f"{painted(f'{finding.state:7}', by_word(finding.state))}  {finding.check:{width}}  {finding.says}"
+            f"{painted(f'{finding.state:7}', by_word(finding.state))}  {finding.check:{width}}  {finding.message}"
         )
         lines += [f"{'':7}  {'':{width}}  -> {finding.mend}"] if finding.mend else []
     counts = {state: sum(finding.state == state for finding in findings) for state in (WRONG, WARNING)}

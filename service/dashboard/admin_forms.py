@@ -12,20 +12,20 @@ from sqlalchemy.orm import Session
 from service.base.problems import Problem
 from service.dashboard import forms, render
 from service.dashboard.forms import Form, Typed
-from service.dashboard.pages.admin.listing import FIRST, Asked
-from service.dashboard.pages.admin.part import AdminPart, Made, path
+from service.dashboard.pages.admin.listing import FIRST, ListQuery
+from service.dashboard.pages.admin.part import AdminPart, CreationNotice, path
 from service.store.farm import Farm
 
-Part = Callable[[Session, Asked, Form | None, Made | None], AdminPart]
+Part = Callable[[Session, ListQuery, Form | None, CreationNotice | None], AdminPart]
 Find = Annotated[str, Query(max_length=200)]
 
 
 def part_page(
     farm: Farm,
     part: Part,
-    query: Asked = FIRST,
+    query: ListQuery = FIRST,
     form: Form | None = None,
-    created: Made | None = None,
+    created: CreationNotice | None = None,
     status: int = 200,
 ) -> Response:
     """Returns a page of the administration, with its form and what was just made."""
@@ -33,7 +33,7 @@ def part_page(
         return render.page("admin_part.html", status, page=part(session, query, form, created), section="admin")
 
 
-def submit_form(farm: Farm, part: Part, typed: Typed, act: Callable[[], Made | str], name: str) -> Response:
+def submit_form(farm: Farm, part: Part, typed: Typed, act: Callable[[], CreationNotice | str], name: str) -> Response:
     """Does what a form asks for. Answers with a page that shows a secret or a message, else with the form as typed."""
     try:
         outcome = act()

@@ -13,12 +13,12 @@ from service.boards.releases import endpoints as release_endpoints
 from service.boards.releases.schemas import HaltRequest, Stage
 from service.dashboard import addresses, forms, render, visitors
 from service.dashboard.admin_forms import Find, part_page, submit_form
-from service.dashboard.asked import OfRow
 from service.dashboard.forms import TypedDep
 from service.dashboard.pages.admin import enrolment, keys, organisations, people, releases, windows
 from service.dashboard.pages.admin.index import entries
-from service.dashboard.pages.admin.listing import Asked
-from service.dashboard.pages.admin.part import Made, path
+from service.dashboard.pages.admin.listing import ListQuery
+from service.dashboard.pages.admin.part import CreationNotice, path
+from service.dashboard.query_values import OfRow
 from service.devices.maintenance import endpoints as window_endpoints
 from service.operations.organisations import endpoints as organisation_endpoints
 from service.people.access import FarmDep, PrincipalDep, WholeFarmDep
@@ -45,7 +45,7 @@ def show_admin(farm: FarmDep) -> Response:
 @router.get("/keys")
 def show_keys(farm: FarmDep, find: Find = "", before: BeforeKey = "") -> Response:
     """API keys of the organisation."""
-    return part_page(farm, keys.part, Asked(find, before))
+    return part_page(farm, keys.part, ListQuery(find, before))
 
 
 @router.post("/keys")
@@ -66,14 +66,14 @@ def revoke_key(key_id: str, _: TypedDep, farm: FarmDep) -> Response:
 @router.get("/enrolment")
 def show_enrolment(farm: FarmDep, find: Find = "", before: BeforeTok = "") -> Response:
     """Enrolment tokens."""
-    return part_page(farm, enrolment.part, Asked(find, before))
+    return part_page(farm, enrolment.part, ListQuery(find, before))
 
 
 @router.post("/enrolment")
 def make_enrolment_token(request: Request, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Make one: the answer shows the line to paste on the board."""
 
-    def make() -> Made:
+    def make() -> CreationNotice:
         address = farm_address(farm.settings.public_url, str(request.base_url))
         created = device_endpoints.create_enrolment_token(enrolment.body(typed), farm, principal)
         return enrolment.creation_notice(created, address)
@@ -91,7 +91,7 @@ def revoke_enrolment_token(token_id: str, _: TypedDep, farm: FarmDep, principal:
 @router.get("/people")
 def show_people(farm: FarmDep, find: Find = "", before: BeforeUsr = "") -> Response:
     """People of the organisation."""
-    return part_page(farm, people.part, Asked(find, before))
+    return part_page(farm, people.part, ListQuery(find, before))
 
 
 @router.post("/people")
@@ -113,14 +113,14 @@ def remove_person(user_id: str, _: TypedDep, farm: FarmDep) -> Response:
 @router.get("/organisations")
 def show_organisations(farm: WholeFarmDep, find: Find = "", before: BeforeOrg = "") -> Response:
     """Tenants of the farm."""
-    return part_page(farm, organisations.part, Asked(find, before))
+    return part_page(farm, organisations.part, ListQuery(find, before))
 
 
 @router.post("/organisations")
 def found_organisation(typed: TypedDep, farm: WholeFarmDep, principal: PrincipalDep) -> Response:
     """Found one: the answer shows its administrator's key."""
 
-    def create() -> Made:
+    def create() -> CreationNotice:
         organisation = organisation_endpoints.create_organisation(organisations.body(typed), farm, principal)
         first = KeyCreate(name="administrator", scopes=list(SCOPES))
         return organisations.creation_notice(
@@ -141,7 +141,7 @@ def close_organisation(organisation_id: str, _: TypedDep, farm: WholeFarmDep, pr
 @router.get("/windows")
 def show_windows(farm: FarmDep, find: Find = "", before: BeforeMnt = "") -> Response:
     """Maintenance windows."""
-    return part_page(farm, windows.part, Asked(find, before))
+    return part_page(farm, windows.part, ListQuery(find, before))
 
 
 @router.post("/windows")
@@ -165,7 +165,7 @@ def remove_window(window_id: str, _: TypedDep, farm: FarmDep, principal: Princip
 @router.get("/releases")
 def show_releases(farm: FarmDep, find: Find = "", before: BeforeRel = "") -> Response:
     """Releases of the agent."""
-    return part_page(farm, releases.part, Asked(find, before))
+    return part_page(farm, releases.part, ListQuery(find, before))
 
 
 @router.post("/releases")

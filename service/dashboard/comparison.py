@@ -16,7 +16,7 @@ from device_agents.figures.ranks import is_faster
 from service.dashboard import format as fmt
 from service.dashboard.facts import RunFacts
 
-Known = Mapping[str, separate_runs.Variation]
+Variations = Mapping[str, separate_runs.Variation]
 
 Quantity = Literal["time", "memory", "loss", "energy"]
 
@@ -107,18 +107,18 @@ def _of_one(name: str, run: RunFacts) -> list[Obstacle]:
     return obstacles
 
 
-def time_difference(base: RunFacts, other: RunFacts, variations: Known) -> separate_runs.Difference | None:
+def time_difference(base: RunFacts, other: RunFacts, variations: Variations) -> separate_runs.Difference | None:
     """`other` against `base`, or None when one of them has no median. `variations`: how devices vary, by their ids."""
     sides = [of_device(run, variations) for run in (base, other)]
     return separate_runs.difference(*sides) if all(side.block_us for side in sides) else None
 
 
-def of_device(run: RunFacts, variations: Known) -> separate_runs.Run:
+def of_device(run: RunFacts, variations: Variations) -> separate_runs.Run:
     """The run, with what is known of its device."""
     return separate_runs.Run(run.block_us, variations.get(run.device_id or "", separate_runs.UNKNOWN))
 
 
-def no_rank(run: RunFacts, variations: Known) -> str:
+def no_rank(run: RunFacts, variations: Variations) -> str:
     """Why the run has no rank by time; empty if it has one."""
     if not run.timing_means_something:
         return f"{run.measurement_class or 'not measured'}: function only"
@@ -129,7 +129,7 @@ def no_rank(run: RunFacts, variations: Known) -> str:
     return separate_runs.silence(of_device(run, variations))
 
 
-def standing(run: RunFacts, variations: Known) -> separate_runs.Standing | None:
+def standing(run: RunFacts, variations: Variations) -> separate_runs.Standing | None:
     """Returns what the run is ranked by; None where `no_rank` gives the reason why it is not."""
     return None if no_rank(run, variations) else separate_runs.standing(of_device(run, variations))
 

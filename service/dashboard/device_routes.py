@@ -12,7 +12,7 @@ from service.boards.fleet import endpoints
 from service.boards.fleet.schemas import CanaryChange, DeviceChange, StateChange, TagsChange
 from service.dashboard import addresses, forms, queries, render, visitors
 from service.dashboard.forms import Typed, TypedDep
-from service.dashboard.pages.device_doings import doings, tags_change
+from service.dashboard.pages.device_actions import doings, tags_change
 from service.dashboard.pages.devices import device_page
 from service.devices import service
 from service.people.access import FarmDep, PrincipalDep

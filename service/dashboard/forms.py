@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from service.base.problems import Forbidden, Invalid, Problem
 from service.base.text import strange_character
 from service.dashboard import addresses, visitors
-from service.dashboard.visitors import Said
+from service.dashboard.visitors import Notice
 
 TOKEN_FIELD = "form_token"
 MOST_FIELDS = 100
@@ -151,7 +151,7 @@ def number(typed: Typed, name: str, *, times: float = 1.0) -> float | None:
 def done(to: str, message: str, tone: Literal["good", "bad"] = "good") -> Response:
     """To the page that says what came of it."""
     answer = RedirectResponse(to, status_code=303, headers={"Cache-Control": "no-store"})
-    visitors.tell(answer, Said(message, tone))
+    visitors.tell(answer, Notice(message, tone))
     return answer
 
 

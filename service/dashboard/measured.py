@@ -9,7 +9,7 @@ from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from service.artefacts.bundles.manifest import precision
-from service.artefacts.bundles.service import built, held_bundle
+from service.artefacts.bundles.service import built, holds_bundle
 from service.dashboard import format as fmt
 from service.dashboard import queries
 from service.dashboard.facts import Measured, what_of
@@ -41,14 +41,14 @@ def measured(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS
     settings = cast(Run.settings, Text).label("settings")
     runs = select(Run.id, settings, *OF_A_KIND).where(*chosen.conditions(), *MEASURED).order_by(Run.id.desc())
     if chosen.model or chosen.plan:
-        runs = runs.join(Holding, held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
+        runs = runs.join(Holding, holds_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
     newest = runs.limit(limit).subquery().c
     kind = [column for column in newest if column.key != "id"]
     kinds = select(func.max(newest.id).label("id"), func.count().label("runs"), *kind).group_by(*kind).subquery().c
     named = (  # of the kinds alone, which are few
         select(*kinds, Bundle.model_digest, Holding.name, Holding.plan_name)
         .join(Bundle, Bundle.digest == kinds.bundle_digest)
-        .join(Holding, held_bundle(kinds.bundle_digest, Holding.organisation_id == kinds.organisation_id))
+        .join(Holding, holds_bundle(kinds.bundle_digest, Holding.organisation_id == kinds.organisation_id))
         .order_by(kinds.id.desc())
     )
     return [_measured(session, row) for row in session.execute(named)]
@@ -59,7 +59,7 @@ def pickable(session: Session, limit: int) -> tuple[tuple[str, str], ...]:
     columns = (Run.id, Run.name, Run.mode, Run.target, Run.device_id, Run.created_at, Holding.plan_name)
     statement = (
         select(*columns, Holding.name.label("model_name"))
-        .join(Holding, held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
+        .join(Holding, holds_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
         .where(*RunFilter().conditions(), *MEASURED)
         .order_by(Run.id.desc())
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, true
 from sqlalchemy.orm import Session, defer
 
-from service.artefacts.bundles.service import built, held_bundle
+from service.artefacts.bundles.service import built, holds_bundle
 from service.dashboard import queries
 from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
 from service.store.database.models import Bundle, Device, Holding, Job, Run
@@ -62,7 +62,7 @@ def models(session: Session) -> list[ModelFacts]:
     newest = func.max(Bundle.created_at)
     query = (
         select(Bundle.model_digest, func.max(Holding.name), func.count(), newest)
-        .join(Holding, held_bundle(Bundle.digest, true()))
+        .join(Holding, holds_bundle(Bundle.digest, true()))
         .group_by(Bundle.model_digest)
         .order_by(newest.desc())
         .limit(MOST_MODELS)
@@ -74,7 +74,7 @@ def bundles(session: Session, model_digest: str, plan_digest: str = "") -> list[
     """A model's bundles, the newest first; of one plan, or all."""
     query = (
         select(Bundle, Holding)
-        .join(Holding, held_bundle(Bundle.digest, true()))
+        .join(Holding, holds_bundle(Bundle.digest, true()))
         .where(Bundle.model_digest == model_digest, *([Bundle.plan_digest == plan_digest] if plan_digest else []))
         .options(defer(Bundle.manifest))  # recalled below: it may be long
         .order_by(Bundle.created_at.desc())

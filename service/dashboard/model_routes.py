@@ -9,8 +9,8 @@ from fastapi.responses import Response
 
 from service.base.problems import NotFound
 from service.dashboard import addresses, render, visitors
-from service.dashboard.asked import check_names, name_in
 from service.dashboard.pages.models import model_page, models_table
+from service.dashboard.query_values import check_names, name_in
 from service.people.access import FarmDep
 from service.store.database.models import Bundle
 

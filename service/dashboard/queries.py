@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, defer, undefer
 
 from device_agents.wire import REAL_CLASSES, ProtocolError, Report, from_json, without_played_times
 from service.artefacts.bundles.manifest import precision
-from service.artefacts.bundles.service import built, held_bundle
+from service.artefacts.bundles.service import built, holds_bundle
 from service.artefacts.jobs.filter import JobFilter
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
 from service.devices.health import busy_devices, health_of
@@ -52,7 +52,7 @@ def _run_select() -> RunRows:
     return (
         select(Run, Bundle, Holding)
         .join(Bundle, Bundle.digest == Run.bundle_digest)
-        .join(Holding, held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
+        .join(Holding, holds_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
         .options(defer(Bundle.manifest))  # once for a bundle, not once for a row: it may be long
         .order_by(Run.id.desc())
     )
@@ -198,7 +198,7 @@ def job(session: Session, job_id: str) -> JobFacts | None:
 
 def bundle(session: Session, digest: str) -> BundleFacts | None:
     """A bundle with its manifest and compile report."""
-    query = select(Bundle, Holding).join(Holding, held_bundle(Bundle.digest, true()))
+    query = select(Bundle, Holding).join(Holding, holds_bundle(Bundle.digest, true()))
     row = session.execute(query.where(Bundle.digest == digest).options(undefer(Bundle.compile_report))).first()
     if row is None:
         return None

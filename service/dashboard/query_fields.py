@@ -13,7 +13,6 @@ from device_agents.wire import MODES, MeasurementClass, VerdictKind
 from service.artefacts.bundles.manifest import EVERY_PRECISION
 from service.artefacts.jobs.filter import JobFilter
 from service.dashboard import queries
-from service.dashboard.asked import Among, Name, OfRow, check_names, name_in, sorts
 from service.dashboard.pages.benchmark_filter import AGES, SYNTHETIC, BenchmarkFilter
 from service.dashboard.pages.benchmarks import COLUMNS as BENCHMARK_COLUMNS
 from service.dashboard.pages.device_filter import HEALTHS, DeviceFilter
@@ -22,6 +21,7 @@ from service.dashboard.pages.fronts import LABELS
 from service.dashboard.pages.jobs import COLUMNS as JOB_COLUMNS
 from service.dashboard.pages.run_figures import KERNEL_COLUMNS
 from service.dashboard.pages.run_table import COLUMNS as RUN_COLUMNS
+from service.dashboard.query_values import Among, Name, OfRow, check_names, name_in, sorts
 from service.people.access import FarmDep
 from service.people.audit.endpoints import AuditFilterDep
 from service.people.audit.service import AuditFilter

@@ -9,9 +9,9 @@ from fastapi.responses import Response
 
 from service.artefacts.jobs import endpoints as job_endpoints
 from service.dashboard import addresses, forms, render, visitors
-from service.dashboard.asked import check_names, name_in
 from service.dashboard.forms import TypedDep
 from service.dashboard.pages.queue import queue_page
+from service.dashboard.query_values import check_names, name_in
 from service.people.access import FarmDep, PrincipalDep
 from service.store.database.models import Lane
 from service.store.database.scope import organisation_of
@@ -46,7 +46,7 @@ def cancel_job(job_id: str, typed: TypedDep, farm: FarmDep, principal: Principal
     return forms.done(forms.back(typed, addresses.job(job_id)), f"The compile {job_id} {outcomes.get(job.state, OVER)}")
 
 
-@router.post("/jobs/{job_id}/again")
+@router.post("/jobs/{job_id}/retry")
 def compile_again(job_id: str, farm: FarmDep, principal: PrincipalDep, _: TypedDep) -> Response:
     """Compile the same once more; leads to the job of it."""
     answer = job_endpoints.compile_again(job_id, farm, principal)

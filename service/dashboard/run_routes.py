@@ -11,7 +11,7 @@ from service.base.problems import NotFound, Problem
 from service.dashboard import addresses, forms, render, visitors
 from service.dashboard.forms import Form, TypedDep
 from service.dashboard.pages.run import run_page
-from service.dashboard.pages.run_acts import ABOUT, about_form
+from service.dashboard.pages.run_actions import ABOUT, about_form
 from service.people.access import FarmDep, PrincipalDep
 from service.store.farm import Farm
 from service.work.runs import endpoints
@@ -32,7 +32,7 @@ def show(
     return render.page("run.html", status, page=page, section="runs")
 
 
-@router.post("/{run_id}/again")
+@router.post("/{run_id}/retry")
 def run_again(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Queue it once more; a form that is sent twice makes one run."""
     once = typed.text("once")[:100] or None

@@ -29,7 +29,7 @@ MOST_SAID = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Notice:
     """The outcome of the last form, shown once by the page that follows."""
 
     text: str
@@ -44,7 +44,7 @@ class Visitor:
     is_home: bool = False
     session: str = ""
     """The secret of its cookie; a program with a key has none."""
-    notice: Said | None = None
+    notice: Notice | None = None
 
     def may(self, scope: Scope) -> bool:
         """Whether its key has that scope."""
@@ -72,7 +72,7 @@ def current() -> Visitor:
     return _CURRENT.get()
 
 
-def tell(answer: Response, notice: Said) -> None:
+def tell(answer: Response, notice: Notice) -> None:
     """Let the page that follows say it: a cookie, sealed with the session, so that nobody else's words are shown."""
     session = current().session
     if not session:
@@ -93,12 +93,12 @@ def forget_said(answer: Response) -> None:
     answer.delete_cookie(SAID_COOKIE, path=addresses.ROOT, httponly=True, samesite="strict")
 
 
-def _read(session: str, cookie: str) -> Said | None:
+def _read(session: str, cookie: str) -> Notice | None:
     words, _, seal = cookie.partition(".")
     if not session or not words.isascii() or not hmac.compare_digest(seal.encode(), _seal(session, words).encode()):
         return None
     tone, _, text = base64.urlsafe_b64decode(words).decode().partition("\n")
-    return Said(text, "bad" if tone == "bad" else "good")
+    return Notice(text, "bad" if tone == "bad" else "good")
 
 
 def _seal(session: str, words: str) -> str:

@@ -27,7 +27,7 @@ KEPT_QUARTERS = 7 * 86_400 // QUARTER_S
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ConditionReport:
     """The condition that a device reported, and when; or why the report was not accepted."""
 
     at: float
@@ -35,21 +35,21 @@ class Told:
     problem: str = ""
 
 
-def read(header: str, at: float) -> Told:
+def read(header: str, at: float) -> ConditionReport:
     """Reads a header."""
     if len(header) > MOST_CONDITION_CHARACTERS:
-        return Told(at, problem=f"{len(header)} characters, {MOST_CONDITION_CHARACTERS} at most")
+        return ConditionReport(at, problem=f"{len(header)} characters, {MOST_CONDITION_CHARACTERS} at most")
     try:
-        return Told(at, loads(Condition, header))
+        return ConditionReport(at, loads(Condition, header))
     except ProtocolError as error:
-        return Told(at, problem=clean_text(str(error), 200))
+        return ConditionReport(at, problem=clean_text(str(error), 200))
 
 
 @dataclass(slots=True)
 class Conditions:
     """Conditions of devices that have not been written to the database yet."""
 
-    _new: dict[str, Told] = field(default_factory=dict)
+    _new: dict[str, ConditionReport] = field(default_factory=dict)
     _hottest_c: dict[tuple[str, int], float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -100,7 +100,7 @@ def _write(
             keep_higher(session, kind, rows[first : first + AT_ONCE], key=key, higher=higher)
 
 
-def _row(device_id: str, report: Told) -> Mapping[str, Any]:
+def _row(device_id: str, report: ConditionReport) -> Mapping[str, Any]:
     condition = report.condition
     return {
         "device_id": device_id,

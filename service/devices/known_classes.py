@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire.classes import DEVICE_CLASSES
 from service.base.problems import Forbidden, Invalid
-from service.people.query import meant
+from service.people.query import suggestion
 from service.store.database.models import Device
 
 SLIP = 0.85
@@ -32,7 +32,7 @@ def check_asked(session: Session, device_class: str | None, *, is_new: bool) -> 
         "enrol.device-class-unknown",
         f"no device class is called {device_class!r:.100}",
         where="device_class",
-        hint=meant(device_class, classes, otherwise),
+        hint=suggestion(device_class, classes, otherwise),
     )
 
 

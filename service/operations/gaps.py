@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.base.settings import Settings
-from service.people.audit.beside import add_entry
+from service.people.audit.command_entries import add_entry
 from service.store.database.models import HOME, LIVE_ATTEMPT_STATES, Attempt, Job, Run, Upload
 from service.store.farm import Farm
 from service.store.signs_of_life import GAP_S, newest

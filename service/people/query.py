@@ -23,7 +23,7 @@ _known: dict[str, tuple[str, ...]] = {}
 """Query fields by address, worked out once in a process."""
 
 
-def meant(given: str, choices: Iterable[str], otherwise: str) -> str:
+def suggestion(given: str, choices: Iterable[str], otherwise: str) -> str:
     """`did you mean 'state'? `, before what to do `otherwise`; that alone if no known name is near."""
     names = {name.lower(): name for name in choices}
     near = difflib.get_close_matches(given[:LONGEST].lower(), names, n=1)
@@ -37,7 +37,7 @@ def check_value(where: str, given: str | None, choices: Sequence[str]) -> None:
             "query.value",
             f"there is no {where.replace('_', ' ')} {given[:LONGEST]!r}",
             where=where,
-            hint=meant(given, choices, f"there are: {', '.join(choices)}"),
+            hint=suggestion(given, choices, f"there are: {', '.join(choices)}"),
         )
 
 
@@ -69,7 +69,7 @@ async def refuse_unknown_fields(request: Request, farm: WholeFarmDep) -> None:
                 "query.unknown",
                 f"{route.path} has no query field {name[:LONGEST]!r}",
                 where=f"query.{name[:LONGEST]}",
-                hint=meant(name, fields, there),
+                hint=suggestion(name, fields, there),
             )
 
 

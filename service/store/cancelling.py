@@ -7,7 +7,7 @@ from service.store.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Job,
 OPEN = frozenset((*OPEN_RUN_STATES, *OPEN_JOB_STATES))
 
 
-def come_to(row: Run | Job) -> str:
+def effect_of(row: Run | Job) -> str:
     """Describes the effect on a row that nobody has touched yet."""
     if row.state == "cancelled":
         return "was cancelled before"

@@ -166,7 +166,7 @@ def encrypted(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (encrypted, "encrypted"),
         (lambda data: data.replace(b"z.npy", b"x.npy"), "two members of one name"),
@@ -177,12 +177,12 @@ def encrypted(data: bytes) -> bytes:
         (lambda data: data[: len(data) // 2], "does not end as a zip"),
     ],
 )
-def test_archives_that_lie_are_refused_by_name(tmp_path: Path, change: Callable[[bytes], bytes], says: str) -> None:
+def test_archives_that_lie_are_refused_by_name(tmp_path: Path, change: Callable[[bytes], bytes], message: str) -> None:
     path = raw(tmp_path / "d.npz", x=npy(X), z=npy(X), y=npy(Y))
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(BadData) as caught:
         split_npz(path, tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES)
-    assert (caught.value.code, says in caught.value.message) == ("data.format", True), caught.value.message
+    assert (caught.value.code, message in caught.value.message) == ("data.format", True), caught.value.message
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])

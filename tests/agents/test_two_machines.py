@@ -40,7 +40,7 @@ def test_one_of_two_agents_works_and_the_other_stops(
     assert str(tmp_path / "first") in log, "the log names the machine that works"
     assert [attempt["strike"] for attempt in tries] == [None] * 3
     assert shown["name"] == "pi"
-    message = next(mark["says"] for mark in shown["marks"] if mark["code"] == "two-machines")
+    message = next(mark["message"] for mark in shown["marks"] if mark["code"] == "two-machines")
     assert str(tmp_path / "first") in message
     assert str(tmp_path / "second") in message
     assert not any(line["kind"] == "restarted" for line in shown["history"]), "nobody took it from the other"

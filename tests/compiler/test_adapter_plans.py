@@ -121,7 +121,7 @@ def test_what_learns_by_a_rule_takes_no_adapter(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "says"),
+    ("target", "message"),
     [
         ("grouped", r"'grouped\.weight' .* convolutions in groups"),
         ("dilated", "is a dilated convolution"),
@@ -134,8 +134,8 @@ def test_what_learns_by_a_rule_takes_no_adapter(graph: Graph) -> None:
         ("x.*", "no layer is called 'x\\.\\*'"),
     ],
 )
-def test_what_cannot_take_an_adapter_is_refused_by_name(graph: Graph, target: str, says: str) -> None:
-    with pytest.raises(PlanError, match=says) as caught:
+def test_what_cannot_take_an_adapter_is_refused_by_name(graph: Graph, target: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message) as caught:
         adapted(graph, target)
     assert caught.value.where == "plan.lora.targets[0]"
     assert len(str(caught.value).splitlines()) <= 3
@@ -152,7 +152,7 @@ def test_more_that_does_not_fit(graph: Graph, model: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lora", "where", "says"),
+    ("lora", "where", "message"),
     [
         ({}, "plan.lora.targets", "a name or a list of names"),
         ({"targets": "a", "rank": 0}, "plan.lora.rank", "an integer from 1 to 4096"),
@@ -162,11 +162,11 @@ def test_more_that_does_not_fit(graph: Graph, model: bytes) -> None:
         ({"targets": "a", "rnak": 8}, "plan.lora.rnak", "did you mean 'rank'"),
     ],
 )
-def test_wrong_plans_say_where_and_what(lora: dict[str, object], where: str, says: str) -> None:
+def test_wrong_plans_say_where_and_what(lora: dict[str, object], where: str, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         SparsePlan.parse({"lora": lora})
     assert caught.value.where == where
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_plan_without_adapters_keeps_its_digest() -> None:

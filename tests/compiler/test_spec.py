@@ -62,7 +62,7 @@ def test_last_layer_is_the_classifier(mobilenet: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "says"),
+    ("text", "where", "message"),
     [
         ("name: [", "plan, line 1", "not readable as JSON or YAML"),
         ("- a\n- b", "plan", "expected a mapping"),
@@ -75,11 +75,11 @@ def test_last_layer_is_the_classifier(mobilenet: Graph) -> None:
         ("update: [{parameters: [a], kind: biass}]", "plan.update[0].kind", "one of any, weight, bias"),
     ],
 )
-def test_wrong_plans_say_where_and_what(text: str, where: str, says: str) -> None:
+def test_wrong_plans_say_where_and_what(text: str, where: str, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         SparsePlan.parse(text)
     assert caught.value.where == where
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_wrong_specs_name_the_field(text: str, where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("name: " + "x" * MAX_TEXT_BYTES, "65,542 bytes, the limit is 65,536"),
         ("name: " + "ü" * (MAX_TEXT_BYTES // 2), "the limit is 65,536"),  # bytes, not characters
@@ -150,11 +150,11 @@ def test_wrong_specs_name_the_field(text: str, where: str) -> None:
         ("? [1, 2]\n: 3", "not readable as JSON or YAML"),
     ],
 )
-def test_texts_beyond_the_limits_are_refused_by_name(text: str, says: str) -> None:
+def test_texts_beyond_the_limits_are_refused_by_name(text: str, message: str) -> None:
     for parse, error in ((SparsePlan.parse, PlanError), (TrainingSpec.parse, SpecError)):
         with pytest.raises(error) as caught:
             parse(text)
-        assert says in str(caught.value)
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,13 @@ def test_the_limits_hold_for_plain_data_too() -> None:
     deep: list[object] = []
     for _ in range(5000):
         deep = [deep]
-    for value, says in ((deep, "levels deep"), ([0] * 30_000, "values"), (1 << 70, "71 bits"), ("\ud800", r"U\+D800")):
-        with pytest.raises(SpecError, match=says):
+    for value, message in (
+        (deep, "levels deep"),
+        ([0] * 30_000, "values"),
+        (1 << 70, "71 bits"),
+        ("\ud800", r"U\+D800"),
+    ):
+        with pytest.raises(SpecError, match=message):
             TrainingSpec.parse({"batch": value})
 
 

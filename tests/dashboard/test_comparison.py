@@ -16,7 +16,7 @@ from device_agents.figures.separate_runs import Variation
 from device_agents.wire import Mode, RunSettings
 from service.dashboard import render
 from service.dashboard.comparison import (
-    Known,
+    Variations,
     comparable,
     dominated_flags,
     dominates,
@@ -144,7 +144,7 @@ def test_a_run_of_one_block_has_no_interval_and_no_rank() -> None:
     assert "latency" not in ranked_axes([facts(), short])
 
 
-def ticked(runs: list[RunFacts], known: Known) -> dict[str, list[bool]]:
+def ticked(runs: list[RunFacts], known: Variations) -> dict[str, list[bool]]:
     """Which runs each line marks as its best."""
     lines = [line for section in compare._sections(runs, (), known) for line in section.lines]
     return {line.title: [best for *_, best in line.cells] for line in lines}
@@ -203,7 +203,7 @@ def test_dimmed_points_are_the_dominated_ones() -> None:
     assert [point.dominated for point in exact] == [True, False]
 
 
-def one_group(runs: list[RunFacts], known: Known) -> Group:
+def one_group(runs: list[RunFacts], known: Variations) -> Group:
     (group,) = ranked_groups(runs, known, Counter(), "")
     return group
 

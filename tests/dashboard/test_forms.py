@@ -146,7 +146,7 @@ def test_a_button_that_is_refused_says_that_nothing_was_done(scratch: SeededFarm
     browser = open_as(scratch, "read", "submit")
     here = f"/dashboard/runs/{scratch.ids.failed_run}"
     token = token_in(browser.get(here).text)
-    answer = browser.post(f"{here}/again", data={"form_token": token}, headers=SAME)
+    answer = browser.post(f"{here}/retry", data={"form_token": token}, headers=SAME)
     assert answer.status_code == 422, "it was to train, and its data set is gone"
     assert "This was not done" in check_page(answer.text).visible_text()
 

@@ -102,7 +102,7 @@ def test_an_open_run_is_cancelled_and_an_ended_one_made_again(scratch: SeededFar
         assert session.get_one(Run, scratch.ids.running_run).cancel_requested
         before = session.query(Run).count()
     page = user.get(f"/dashboard/runs/{scratch.ids.running_run}").text
-    assert "/again" not in page
+    assert "/retry" not in page
     ended = user.get(f"/dashboard/runs/{scratch.ids.full_run}").text
     assert "/cancel" not in ended
     assert before > 0
@@ -111,7 +111,7 @@ def test_an_open_run_is_cancelled_and_an_ended_one_made_again(scratch: SeededFar
 def test_run_again_makes_a_run_of_the_same(scratch: SeededFarm, user: Client) -> None:
     page = f"/dashboard/runs/{scratch.ids.full_run}"
     sent = {"form_token": token_in(user.get(page).text), "once": "the same click"}
-    first, second = (user.post(f"{page}/again", data=sent, headers=SAME, follow_redirects=False) for _ in range(2))
+    first, second = (user.post(f"{page}/retry", data=sent, headers=SAME, follow_redirects=False) for _ in range(2))
     assert first.status_code == 303, first.text[:300]
     assert first.headers["location"] == second.headers["location"], "a form that is sent twice makes one run"
     with scratch.farm.database.read() as session:
@@ -128,7 +128,7 @@ def test_run_again_makes_a_run_of_the_same(scratch: SeededFarm, user: Client) ->
 def test_who_may_only_read_sees_no_buttons_and_is_refused(scratch: SeededFarm) -> None:
     reader = open_as(scratch, "read")
     text = reader.get(f"/dashboard/runs/{scratch.ids.full_run}").text
-    assert "/again" not in text
+    assert "/retry" not in text
     assert "about-name" not in text
     for act in ("cancel", "again", "about"):
         answer = reader.post(f"/dashboard/runs/{scratch.ids.full_run}/{act}", data={"name": "x"}, headers=SAME)

@@ -21,7 +21,7 @@ def test_a_run_that_its_device_gave_up_ends_the_demo_with_the_reason(loopback: N
     place: Any = SimpleNamespace(name="host", model_name="net", plan_name="full")
     with fake_farm() as farm, Client(farm.url, api_key="key-1") as client:
         farm.on("GET", "/runs/run_0", Answer(200, run))
-        farm.on("GET", "/runs/run_0/why", Answer(200, {"says": "its process was killed"}))
+        farm.on("GET", "/runs/run_0/why", Answer(200, {"message": "its process was killed"}))
         farm.on("POST", "/runs/run_0/cancel", Answer(200, {**run, "state": "cancelled"}))
         with pytest.raises(PockfarmError, match=r"profile net full on host: its process was killed"):
             follow(Story(client), client.run("run_0"), place, place)

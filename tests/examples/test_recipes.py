@@ -77,7 +77,7 @@ AMBIGUOUS = {
 
 @pytest.mark.parametrize("name", AMBIGUOUS)
 def test_what_could_be_several_is_an_error(name: str) -> None:
-    model, weights, says = AMBIGUOUS[name]
+    model, weights, message = AMBIGUOUS[name]
     assert onnx.load_from_string(model).graph.initializer
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         pockfarm.match_weights(model, weights)

@@ -58,7 +58,7 @@ def test_an_onset_is_found_within_a_twentieth(noise: Noise) -> None:
     for _ in range(TRIALS):
         onset, factor = source.uniform(0.12, 0.6) * COUNT, source.uniform(1.08, 1.5)
         curve = curve_of(told(warmed(noise.curve(source), onset, factor, source.choice([1e-3, 6.0]))))
-        assert curve.says.startswith("slows down after ") == (curve.onset_s is not None)
+        assert curve.message.startswith("slows down after ") == (curve.onset_s is not None)
         errors.append(COUNT if curve.onset_s is None else abs(curve.onset_s - onset))
         ratios.append(curve.interval is not None and curve.interval.has(factor))
     assert np.mean(np.array(errors) > COUNT / 20) <= 0.01
@@ -98,7 +98,7 @@ def test_there_is_none_in_noise_in_brief_dips_and_in_a_little_drift(noise: Noise
 
 def test_no_slow_down_is_said_where_there_is_none() -> None:
     source = np.random.default_rng(8)
-    words = [curve_of(told(Noise(0.3, 0.005).curve(source))).says for _ in range(50)]
+    words = [curve_of(told(Noise(0.3, 0.005).curve(source))).message for _ in range(50)]
     none = [word for word in words if word.startswith("no slow-down ")]
     assert len(none) >= 45
 
@@ -119,7 +119,7 @@ def test_a_board_that_is_fast_for_seconds_slows_down_after_them() -> None:
 def test_too_few_windows_say_nothing() -> None:
     for us in ([STEP_US], [STEP_US] * 10, [STEP_US] * 5 + [2 * STEP_US] * 5):
         curve = curve_of(told(us))
-        assert (curve.interval, curve.onset_s, curve.says) == (None, None, "cannot tell: too few windows")
+        assert (curve.interval, curve.onset_s, curve.message) == (None, None, "cannot tell: too few windows")
 
 
 def test_windows_without_steps_are_passed_over() -> None:
@@ -131,14 +131,14 @@ def test_windows_without_steps_are_passed_over() -> None:
     assert curve.ratio == pytest.approx(1.3)
     assert curve.onset_s == pytest.approx(80, abs=4)
     late = Sustained(1.0, (SustainedWindow(0),) * 9 + (SustainedWindow(1, 9.5e6, 9.5e6),), 1, 8, 2, 1e9, "time")
-    assert curve_of(late).says.startswith("cannot tell: too few windows")
+    assert curve_of(late).message.startswith("cannot tell: too few windows")
 
 
 def test_steps_that_do_not_fill_the_time_are_told_of() -> None:
     windows = (SustainedWindow(100, 1000.0, 1000.0),) * 100
     curve = curve_of(Sustained(1.0, windows, 10_000, 8, 2, 1e9, "time"))
     assert curve.busy == pytest.approx(0.1)
-    assert curve.says.endswith("; its steps fill 10% of the time")
+    assert curve.message.endswith("; its steps fill 10% of the time")
 
 
 def test_what_the_board_said_stands_beside() -> None:
@@ -148,9 +148,9 @@ def test_what_the_board_said_stands_beside() -> None:
     ]
     curve = curve_of(told(us), states)
     assert (curve.throttled_s, curve.clock_hz) == (290.0, (1.8e9, 1.4e9))
-    assert re.findall(r"[\d,]+ (?:min|s|MHz)\b", curve.board_says) == ["4 min", "50 s", "1,800 MHz", "1,400 MHz"]
+    assert re.findall(r"[\d,]+ (?:min|s|MHz)\b", curve.board_message) == ["4 min", "50 s", "1,800 MHz", "1,400 MHz"]
     silent = curve_of(told(us), [DeviceState(1e9 + at) for at in range(600)])
-    assert (silent.throttled_s, silent.clock_hz, silent.board_says) == (None, None, "")
+    assert (silent.throttled_s, silent.clock_hz, silent.board_message) == (None, None, "")
     assert curve.onset_s == silent.onset_s, "its word decides nothing"
 
 

@@ -63,7 +63,7 @@ def test_a_ratio_in_words(low: float, ratio: float, high: float, words: str) -> 
 def test_too_few_rounds_say_nothing() -> None:
     assert ratio_text(Ratio(1, 3.0, None), 0.01) == "cannot tell: too few rounds"
     found = verdict_of(Told(("a",) * 2, ran(3, 1.0, 1.5), None), 0.01)
-    assert [row.says for row in found.rows] == ["", "cannot tell: too few rounds"]
+    assert [row.message for row in found.rows] == ["", "cannot tell: too few rounds"]
     assert (found.rounds, found.detectable) == (3, None)
 
 
@@ -75,9 +75,9 @@ def test_warm_up_and_rounds_that_were_cut_do_not_count() -> None:
     first, slower, faster = whole.rows
     assert first.median_us == pytest.approx(5000, rel=0.01), "three times as long while it warmed up"
     assert first.ratio is None
-    assert slower.says.startswith("1.04")
-    assert "slower" in slower.says
-    assert "faster" in faster.says
+    assert slower.message.startswith("1.04")
+    assert "slower" in slower.message
+    assert "faster" in faster.message
 
 
 def test_what_was_foreseen_follows_from_the_first_rounds() -> None:

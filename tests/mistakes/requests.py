@@ -270,13 +270,15 @@ API = (
         422,
     ),
     Mistake("api", "a page of none", "GET /runs?limit=0", "0", "query.limit", "/openapi.json", 422),
-    Mistake("api", "a second cancel of a run", "POST /runs/$cancelled/cancel", "was cancelled before", "says", "", 202),
+    Mistake(
+        "api", "a second cancel of a run", "POST /runs/$cancelled/cancel", "was cancelled before", "message", "", 202
+    ),
     Mistake(
         "api",
         "a cancel of a job that has ended",
         "POST /jobs/$job/cancel",
         "had ended before: succeeded",
-        "says",
+        "message",
         "",
         202,
     ),

@@ -244,7 +244,7 @@ def _bundle_files(folder: Path, farm: TestFarm, anchor: Signer) -> Door:
     def rebuilds(name: str) -> Change:
         return lambda rng: rebuilt(good, name, flipped(unpacked(good)[name], rng))
 
-    def says(field: str) -> Change:
+    def message(field: str) -> Change:
         return lambda rng: rebuilt(
             good, "report.json", unpacked(good)["report.json"], **{field: rng.choice(("other", 1, None, []))}
         )
@@ -253,5 +253,7 @@ def _bundle_files(folder: Path, farm: TestFarm, anchor: Signer) -> Door:
     made += [
         Mutation(f"{name}, and a new manifest", rebuilds(name)) for name in unpacked(good) if name != "manifest.json"
     ]
-    made += [Mutation(f"manifest: {field}", says(field)) for field in ("target", "digests", "plan", "kernels", "batch")]
+    made += [
+        Mutation(f"manifest: {field}", message(field)) for field in ("target", "digests", "plan", "kernels", "batch")
+    ]
     return Door("bundle file", good, made, opens)

@@ -207,15 +207,15 @@ def test_an_npz_has_its_samples_first_already(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda x, y, mask: (x[..., :4], y), "have shape"),
         (lambda x, y, mask: (x, y[:, :5]), "different numbers of samples"),
         (lambda x, y, mask: [((x[:, :4], mask), y[:, :4]), ((x[:, 4:], 2 * mask), y[:, 4:])], "batch_axis: null"),
     ],
 )
-def test_what_does_not_fit_the_axes_is_refused(change: Callable[..., Any], says: str) -> None:
+def test_what_does_not_fit_the_axes_is_refused(change: Callable[..., Any], message: str) -> None:
     x, y, mask = sequences()
     with pytest.raises(UsageError) as caught:
         read_data(change(x, y, mask), Names(("src", "mask"), ("y",), {"mask": mask}), SECOND, OTHERS)
-    assert says in str(caught.value)
+    assert message in str(caught.value)

@@ -56,14 +56,14 @@ def test_a_farm_without_worker_and_devices_is_not_well(
     assert of_parts["farm's database"] == of_parts["farm's disk"] == of_parts["clock"] == OK
     assert of_parts["API key"] == of_parts["regressions"] == OK
     assert cli.main(["doctor", "--json"]) in (0, 1)
-    assert {"check", "state", "says", "mend"} == set(json.loads(capsys.readouterr().out)[0])
+    assert {"check", "state", "message", "mend"} == set(json.loads(capsys.readouterr().out)[0])
 
 
 def test_the_scopes_of_a_key_are_found_out(live: LiveFarm) -> None:
     made = live.http.post("/keys", json={"name": "reader", "scopes": ["read"]}).json()
     with Client(live.url, made["secret"]) as farm:
         key = found(farm_findings(farm), "API key")
-    assert (key.state, key.says) == (WARNING, "its scopes are read: it submits nothing")
+    assert (key.state, key.message) == (WARNING, "its scopes are read: it submits nothing")
     with Client(live.url, "pf_unknown") as farm:
         findings = farm_findings(farm)
     assert found(findings, "API key").state == WRONG
@@ -78,13 +78,13 @@ def test_no_farm_and_one_that_does_not_answer_are_told_apart(
     monkeypatch.delenv("POCKFARM_API_KEY", raising=False)
     monkeypatch.setattr(answers, "RETRY_PAUSE_S", 0.01)
     farm, finding = reach(StateFolder(tmp_path))
-    assert (farm, finding.state, finding.says) == (None, WARNING, "no farm is named here")
+    assert (farm, finding.state, finding.message) == (None, WARNING, "no farm is named here")
     monkeypatch.setenv("POCKFARM_API_KEY", "k")
     with fake_farm() as server:
         monkeypatch.setenv("POCKFARM_URL", server.url)
         farm, finding = reach(None)
         assert (farm, finding.state) == (None, WRONG)
-        assert finding.says == f"{server.url}/healthz answers 404"
+        assert finding.message == f"{server.url}/healthz answers 404"
         server.on("GET", "/healthz", Answer(200, {"status": "ok"}))
         farm, finding = reach(None)
         assert finding == Finding("farm", OK, f"{server.url} answers")
@@ -92,7 +92,7 @@ def test_no_farm_and_one_that_does_not_answer_are_told_apart(
         farm.close()
     farm, finding = reach(None)
     assert (farm, finding.state) == (None, WRONG)
-    assert "no answer from the farm" in finding.says
+    assert "no answer from the farm" in finding.message
 
 
 def device(name: str, **said: Any) -> Device:
@@ -107,9 +107,9 @@ def test_devices_that_are_ill_or_silent_are_named() -> None:
         [device("a"), device("b", state="quarantined", state_reason="3 strikes"), device("c", **gone)], AT
     )
     assert states(findings) == {"quarantined": WARNING, "offline": WARNING, "devices": OK}
-    assert found(findings, "quarantined").says == "b (3 strikes)"
-    assert found(findings, "offline").says == "c (since 2026-03-01T11:00:00.000Z)"
-    assert found(findings, "devices").says == "2 of 3 answer"
+    assert found(findings, "quarantined").message == "b (3 strikes)"
+    assert found(findings, "offline").message == "c (since 2026-03-01T11:00:00.000Z)"
+    assert found(findings, "devices").message == "2 of 3 answer"
     assert not is_well(of_farm.device_findings([device("c", **gone)], AT))
     assert states(of_farm.device_findings([device("x", state="removed")], AT)) == {"devices": WARNING}
 
@@ -117,12 +117,12 @@ def test_devices_that_are_ill_or_silent_are_named() -> None:
 def test_parts_clock_and_regressions_are_judged() -> None:
     response = {"parts": {"database": "ok", "broker": "down"}, "why": {"broker": "it does not answer"}}
     broker = found(of_farm.ready_findings(response), "farm's broker")
-    assert (broker.state, broker.says) == (WRONG, "it does not answer")
+    assert (broker.state, broker.message) == (WRONG, "it does not answer")
     assert "start Valkey" in broker.mend
     assert of_farm.skew_finding(2.0).state == OK
-    assert of_farm.skew_finding(-3600.0).says.endswith(" 3,600 s behind the farm's")
-    slower = [{"device_id": f"dev_{n}", "canary": "attention", "says": "7% slower"} for n in range(7)]
-    assert of_farm.regression_finding(slower).says.endswith(" and 2 more")
+    assert of_farm.skew_finding(-3600.0).message.endswith(" 3,600 s behind the farm's")
+    slower = [{"device_id": f"dev_{n}", "canary": "attention", "message": "7% slower"} for n in range(7)]
+    assert of_farm.regression_finding(slower).message.endswith(" and 2 more")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_packages_are_there_load_and_are_those_that_are_tested(
 ) -> None:
     (finding,) = here.package_findings(findings, constraints)
     assert finding.state == state
-    assert told in finding.says
+    assert told in finding.message
     assert (finding.state == OK) == (not finding.mend)
 
 
@@ -180,7 +180,7 @@ def test_processes_of_a_farm_here_are_looked_at(tmp_path: Path) -> None:
         finding = here.processes_finding(state)
     finally:
         os.close(descriptor)
-    assert (finding.state, finding.says) == (WRONG, "worker is restarting (it hung)")
+    assert (finding.state, finding.message) == (WRONG, "worker is restarting (it hung)")
 
 
 def test_a_farm_without_an_optional_part_is_well(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_farm_without_an_optional_part_is_well(tmp_path: Path) -> None:
         finding = here.processes_finding(state)
     finally:
         os.close(descriptor)
-    assert (finding.state, finding.says) == (WARNING, "agent-opencl is off (no driver)")
+    assert (finding.state, finding.message) == (WARNING, "agent-opencl is off (no driver)")
 
 
 def test_linker_emulator_and_opencl_may_be_absent(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_linker_emulator_and_opencl_may_be_absent(tmp_path: Path) -> None:
         assert here.device_finding(device, "").state == OK
         missing = here.device_finding(device, "no driver")
         assert (missing.state, missing.mend) == (WARNING, device.mending)
-        assert missing.says.endswith("no driver")
+        assert missing.message.endswith("no driver")
 
 
 def test_findings_are_a_line_each_with_the_way_out() -> None:

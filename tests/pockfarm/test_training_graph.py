@@ -84,7 +84,7 @@ def test_frozen_weights_may_be_inputs(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("net.onnx", "--out", "step"), "the name ends in .onnx"),
         (("net.onnx", "--out", "net.onnx"), "is the model itself"),
@@ -94,11 +94,15 @@ def test_frozen_weights_may_be_inputs(model: Path) -> None:
     ],
 )
 def test_what_cannot_be_written_is_said(
-    model: Path, words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: Path,
+    words: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(model.parent)
     before = model.read_bytes()
     assert cli.main(["export-training-graph", *words]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert model.read_bytes() == before
     assert sorted(path.name for path in model.parent.iterdir()) == ["net.onnx"]

@@ -134,7 +134,7 @@ def test_what_waits_is_listed_with_the_reason(live: LiveFarm, digest: str, capsy
     assert cli.main(["queue"]) == 0
     out = capsys.readouterr().out
     assert out.index(first) < out.index(second) < out.index(job), "those that came first on top"
-    assert live.http.get(f"/runs/{first}/why").json()["waiting"]["says"] in out
+    assert live.http.get(f"/runs/{first}/why").json()["waiting"]["message"] in out
     assert cli.main(["queue", "--json", "--limit", "1"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["runs"][0]["id"], found["runs"][0]["why"]["id"]) == (first, first)

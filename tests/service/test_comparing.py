@@ -83,12 +83,12 @@ def test_whole_life_of_a_comparison(farm: TestFarm) -> None:
     assert (told["rounds"], told["ended"]) == (LOOKS[1], "known")
     assert told["detectable"] > 0
     first, second = told["bundles"]
-    assert (first["bundle_digest"], first["ratio"], first["says"]) == (body["bundle"], None, "")
+    assert (first["bundle_digest"], first["ratio"], first["message"]) == (body["bundle"], None, "")
     assert second["bundle_digest"] == body["others"][0]
     assert second["ratio"] == pytest.approx(1.05, rel=0.01)
     assert second["ratio_low"] < second["ratio"] < second["ratio_high"]
-    assert second["says"].startswith("1.0")
-    assert "slower" in second["says"]
+    assert second["message"].startswith("1.0")
+    assert "slower" in second["message"]
 
 
 def test_a_comparison_is_judged_once_and_by_the_difference_that_its_run_looked_for(
@@ -113,7 +113,7 @@ def test_a_comparison_is_judged_once_and_by_the_difference_that_its_run_looked_f
     assert farm.http.get(f"/dashboard/runs/{second}").status_code == 200
     assert judged == [0.5]
     for _ in range(2):
-        assert farm.http.get(f"/runs/{first}/beside/{second}").json()["agrees"] is None, "other settings"
+        assert farm.http.get(f"/runs/{first}/compare/{second}").json()["agrees"] is None, "other settings"
     assert judged == [0.5, 0.02, 0.5, 0.02, 0.5], "one is kept at a time here, so two push each other out"
 
 
@@ -147,7 +147,7 @@ def test_only_agents_that_take_turns_are_given_comparisons(farm: TestFarm) -> No
     run = farm.run(**body, allow_waiting=True)
     assert older.lease() is None
     told = farm.http.get(f"/runs/{run['id']}/why").json()["waiting"]
-    assert "takes no runs of mode compare" in told["says"]
+    assert "takes no runs of mode compare" in told["message"]
     assert leased(able(farm, name="newer")).run_id == run["id"]
 
 

@@ -208,10 +208,10 @@ def test_the_range_of_an_array_is_known_but_for_labels_that_do_not_count(tmp_pat
 
 @pytest.mark.parametrize("name", LIES)
 def test_an_archive_that_lies_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    data, code, says = LIES[name]
+    data, code, message = LIES[name]
     with write(tmp_path, data).open("rb") as file, pytest.raises(BadData) as caught:
         inspect_npz(file, unpacked_limit_bytes=1 << 30)
-    assert (caught.value.code, says in caught.value.message) == (code, True), caught.value.message
+    assert (caught.value.code, message in caught.value.message) == (code, True), caught.value.message
 
 
 def test_one_array_under_two_names_is_refused(tmp_path: Path) -> None:
@@ -219,8 +219,8 @@ def test_one_array_under_two_names_is_refused(tmp_path: Path) -> None:
     made = archive(("a.npy", npy(Y)), ("b.npy", npy(Y)), ("y.npy", npy(Y)))
     first, second = made.index(LOCAL), directory(made, 1)
     made = put(made, second + 42, "L", first).replace(b"b.npy", b"a.npy")
-    for data, says in ((made, "same name"), (put(made, first + 30, "5s", b"b.npy"), "another name")):
-        with write(tmp_path, data).open("rb") as file, pytest.raises(BadData, match=says):
+    for data, message in ((made, "same name"), (put(made, first + 30, "5s", b"b.npy"), "another name")):
+        with write(tmp_path, data).open("rb") as file, pytest.raises(BadData, match=message):
             inspect_npz(file, unpacked_limit_bytes=1 << 30)
 
 

@@ -68,7 +68,7 @@ LONG = json.dumps({f"{number}.bin": digest(b"") for number in range(65)})
 
 
 @pytest.mark.parametrize(
-    ("external", "sent", "status", "code", "says"),
+    ("external", "sent", "status", "code", "message"),
     [
         (named(DATA), (DATA["model.data"], b"damaged"), 422, "upload.digest", "'file1'"),
         (named(DATA), (DATA["model.data"],), 404, "model.external-missing", "'more/b.bin'"),
@@ -85,12 +85,12 @@ LONG = json.dumps({f"{number}.bin": digest(b"") for number in range(65)})
     ],
 )
 def test_wrong_data_is_refused(
-    small_farm: TestFarm, external: str, sent: tuple[bytes, ...], status: int, code: str, says: str
+    small_farm: TestFarm, external: str, sent: tuple[bytes, ...], status: int, code: str, message: str
 ) -> None:
     answer = send(small_farm, external, *sent)
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (status, code), problem
-    assert says in problem["detail"]
+    assert message in problem["detail"]
     assert code == "upload.empty" or problem["hint"]
 
 

@@ -124,7 +124,7 @@ def test_no_organisation_has_all_workers_where_there_are_others(farm: TestFarm) 
     acme = farm.tenant("acme")
     jobs = queue_jobs(acme, 4)
     assert [next_job(farm), next_job(farm), next_job(farm)] == [jobs[0], jobs[1], None]
-    waiting = acme.http.get(f"/jobs/{jobs[2]}/why").json()["says"]
+    waiting = acme.http.get(f"/jobs/{jobs[2]}/why").json()["message"]
     assert "2 of them of your organisation, which may have no more at once on this farm" in waiting
     other = farm.tenant("other")
     (other_job,) = queue_jobs(other, 1)

@@ -27,7 +27,7 @@ MUTATIONS = 300
 
 def marks(farm: TestFarm, board: Board) -> dict[str, str]:
     found = farm.http.get(f"/devices/{board.device_id}").json()
-    return {one["code"]: one["says"] for one in found["marks"]}
+    return {one["code"]: one["message"] for one in found["marks"]}
 
 
 def measured(median_us: float) -> p.Measurement:

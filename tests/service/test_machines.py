@@ -67,7 +67,7 @@ def asks(farm: TestFarm, board: Board) -> None:
 
 def marks(farm: TestFarm, board: Board) -> dict[str, str]:
     shown = farm.http.get(f"/devices/{board.device_id}").json()
-    return {mark["code"]: mark["says"] for mark in shown["marks"]}
+    return {mark["code"]: mark["message"] for mark in shown["marks"]}
 
 
 @pytest.mark.parametrize("machine", [COPY, BESIDE, replace(COPY, serial="")], ids=["card", "folder", "no serial"])
@@ -109,9 +109,9 @@ def test_both_machines_are_named_wherever_operators_look(farm: TestFarm) -> None
     assert "pi is used on two machines" in overview
     run = farm.run(bundle=farm.bundle(), device=board.device_id)
     why = farm.http.get(f"/runs/{run['id']}/why").json()
-    assert "is free (its identity is used on two machines" in why["waiting"]["devices"][0]["says"]
+    assert "is free (its identity is used on two machines" in why["waiting"]["devices"][0]["message"]
     work = leased(board)
-    assert "its identity is used on two machines" in farm.http.get(f"/runs/{run['id']}/why").json()["says"]
+    assert "its identity is used on two machines" in farm.http.get(f"/runs/{run['id']}/why").json()["message"]
     board.report(work)
 
 

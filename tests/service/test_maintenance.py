@@ -50,7 +50,7 @@ def test_a_drained_device_finishes_what_it_has_and_takes_nothing_new(farm: TestF
     assert (seen["working_on"], seen["hold"]["code"]) == (None, "drained")
     told = waiting(farm, second)
     assert (told["code"], told["devices"][0]["code"]) == ("unavailable", "drained")
-    assert "a new fan" in told["says"]
+    assert "a new fan" in told["message"]
     farm.http.post(f"/devices/{board.device_id}/resume")
     assert leased(board).run_id == second["id"]
     kinds = [line["kind"] for line in farm.http.get(f"/devices/{board.device_id}").json()["history"]]
@@ -81,11 +81,11 @@ def test_nothing_starts_in_a_window_nor_what_could_reach_into_it(farm: TestFarm)
     told = waiting(farm, run)
     assert told["devices"][0]["code"] == "maintenance"
     assert told["devices"][0]["until"] == window["next_ends_at"]
-    assert "firmware" in told["says"]
+    assert "firmware" in told["message"]
     farm.http.delete(f"/maintenance/{window['id']}")
     soon = plan(farm, ATTEMPT_S / 2, ATTEMPT_S)
     assert board.lease() is None, "it could reach into it"
-    assert "a run may take 45 minutes" in waiting(farm, run)["says"]
+    assert "a run may take 45 minutes" in waiting(farm, run)["message"]
     farm.http.delete(f"/maintenance/{soon['id']}")
     plan(farm, ATTEMPT_S + 60, ATTEMPT_S + 120)
     assert leased(board).run_id == run["id"], "its time fits before"
@@ -97,7 +97,7 @@ def test_a_long_run_waits_for_its_own_time_and_hides_no_shorter_one(farm: TestFa
     plan(farm, 2 * 3600.0, 3 * 3600.0)
     told = waiting(farm, long)
     assert told["devices"][0]["code"] == "maintenance"
-    assert "a run may take 5 hours" in told["says"]
+    assert "a run may take 5 hours" in told["message"]
     assert board.lease() is None
     late = farm.run(bundle=bundle, time_limit_s=4 * 3600.0)
     assert late["warnings"][0]["code"] == "run.waits"

@@ -61,7 +61,7 @@ def test_what_was_measured_has_the_new_name(farm: TestFarm) -> None:
     for page in (f"/dashboard/runs/{run}", "/dashboard/runs", f"/dashboard/devices/{board.device_id}"):
         assert "bench left" in farm.http.get(page, headers={"Accept": "text/html"}).text, page
     assert farm.http.get(f"/runs/{run}/why").json()["tries"][0]["device_name"] == "bench left"
-    again = farm.http.post(f"/runs/{run}/again")
+    again = farm.http.post(f"/runs/{run}/retry")
     assert again.status_code in (201, 202), again.text
 
 

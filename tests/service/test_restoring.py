@@ -50,7 +50,7 @@ class Things:
     board: Board
     webhook: str
 
-    def says(self, http: httpx.Client) -> dict[str, int]:
+    def message(self, http: httpx.Client) -> dict[str, int]:
         """What each is answered now."""
         board = self.board.copy(None)
         board.http, board.credential, board.session = http, self.board.credential, self.board.session
@@ -134,8 +134,8 @@ def test_nothing_is_let_in_that_nobody_has_confirmed(lost: Lost) -> None:
     ):
         assert words in lost.output, f"{words}: {lost.output}"
     with open_test_farm(lost.state, lost.url) as farm:
-        assert lost.honest.says(farm.anonymous) == OUT
-        assert lost.dropped.says(farm.anonymous) == OUT
+        assert lost.honest.message(farm.anonymous) == OUT
+        assert lost.dropped.message(farm.anonymous) == OUT
         assert counted(farm, WebhookDelivery) == counted(farm, IdempotencyRecord) == 0
         board = lost.honest.board.copy(None)
         board.http = farm.anonymous
@@ -160,8 +160,8 @@ def test_the_honest_come_back_by_a_command_and_by_their_own_key(lost: Lost) -> N
     completed = command(lost.state, lost.url, "confirm", honest.key_id, honest.board.device_id, honest.webhook)
     assert completed.stdout.startswith("3 confirmed")
     with open_test_farm(lost.state, lost.url) as farm:
-        assert honest.says(farm.anonymous) == OUT | {"key": 200, "renewal": 200}
-        assert dropped.says(farm.anonymous) == OUT
+        assert honest.message(farm.anonymous) == OUT | {"key": 200, "renewal": 200}
+        assert dropped.message(farm.anonymous) == OUT
         honest.board.http = farm.anonymous
         honest.board.restart()
         assert honest.board.try_lease().status_code == 204, "it works, and nobody walked to it"
@@ -174,7 +174,7 @@ def test_the_honest_come_back_by_a_command_and_by_their_own_key(lost: Lost) -> N
         assert farm.http.delete(f"/keys/{dropped.key_id}").status_code == 200
         assert farm.http.delete(f"/devices/{dropped.board.device_id}").status_code == 200
         assert farm.http.delete(f"/webhooks/{dropped.webhook}").status_code == 200
-        assert dropped.says(farm.anonymous) == OUT | {"renewal": 403}
+        assert dropped.message(farm.anonymous) == OUT | {"renewal": 403}
         assert "dropped-board" not in command(lost.state, lost.url, "confirm").stdout
     refused = command(lost.state, lost.url, "confirm", dropped.board.device_id, code=1)
     assert "does not wait to be confirmed" in refused.stderr
@@ -192,7 +192,7 @@ def test_a_board_that_is_enrolled_again_needs_no_other_word(lost: Lost) -> None:
 def test_all_come_back_at_one_word(lost: Lost) -> None:
     command(lost.state, lost.url, "confirm", "--all")
     with open_test_farm(lost.state, lost.url) as farm:
-        assert lost.honest.says(farm.anonymous) == OUT | {"key": 200, "renewal": 200}
+        assert lost.honest.message(farm.anonymous) == OUT | {"key": 200, "renewal": 200}
         assert "since the restore" not in farm.http.get("/dashboard").text
         with farm.farm.database.read() as session:
             for waits in (ApiKey.unconfirmed_at, Device.unconfirmed_at, Webhook.unconfirmed_at):

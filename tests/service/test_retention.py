@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 from service import admin
 from service.base.identifiers import digest_of
 from service.base.settings import Settings
-from service.operations.retention.removal import RULES, Retention, Taken
+from service.operations.retention.removal import RULES, Removal, Retention
 from service.operations.retention.rules import DAY_S, WORDS, RuleName
 from service.store.database.models import HOME, AuditEntry, Event, FileUse, Holding, Job, Result, Run
 from tests.service.board import leased
@@ -41,7 +41,7 @@ def age(farm: TestFarm, days: float = 100) -> None:
         session.execute(update(FileUse).values(used_at=past))
 
 
-def retain(farm: TestFarm, *, dry_run: bool = False) -> list[Taken]:
+def retain(farm: TestFarm, *, dry_run: bool = False) -> list[Removal]:
     return Retention(farm.farm.database, farm.farm.settings, dry_run=dry_run).run()
 
 

@@ -10,7 +10,7 @@ from device_agents.figures.one_run import run_interval
 from pockfarm.commands.lists import RUN_HEADER, run_row
 from service.work.runs import intervals
 from tests.service.farms import TestFarm
-from tests.service.test_again import measured, profiled
+from tests.service.test_retry import measured, profiled
 
 
 def test_a_list_and_a_run_tell_the_interval_of_the_blocks(farm: TestFarm) -> None:

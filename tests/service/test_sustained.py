@@ -87,7 +87,7 @@ def test_whole_life_of_a_sustained_run(farm: TestFarm) -> None:
     assert said["onset_s"] == pytest.approx(ONSET, abs=6)
     assert said["ratio"] == pytest.approx(FACTOR, rel=0.005)
     assert said["ratio_low"] < FACTOR < said["ratio_high"]
-    assert said["says"].startswith("slows down after 3 min ")
+    assert said["message"].startswith("slows down after 3 min ")
     assert said["windows"][0] == {
         "start_s": 0.0,
         "steps": 95,
@@ -146,7 +146,7 @@ def test_only_agents_that_sustain_are_given_such_runs(farm: TestFarm) -> None:
     assert (refused.status_code, refused.json()["code"]) == (422, "run.mode-unknown")
     run = farm.run(**body, allow_waiting=True)
     assert older.lease() is None
-    assert "takes no runs of mode sustained" in farm.http.get(f"/runs/{run['id']}/why").json()["waiting"]["says"]
+    assert "takes no runs of mode sustained" in farm.http.get(f"/runs/{run['id']}/why").json()["waiting"]["message"]
     emulated = able(farm, name="emulated", measurement_class="emulated")
     assert emulated.lease() is None
     assert leased(able(farm, name="newer")).run_id == run["id"]
@@ -233,15 +233,15 @@ def test_two_agree_where_they_slow_down_by_as_much(farm: TestFarm) -> None:
     first, same = (made(farm, board, bundle, curve(factor=factor)) for factor in (1.25, 1.25))
     other = made(farm, board, bundle, curve(factor=1.6))
     few = [made(farm, board, bundle, curve(count=10), sustain_s=10) for _ in range(2)]
-    comparison = farm.http.get(f"/runs/{first}/beside/{same}").json()
-    assert (comparison["agrees"], " overlap (" in comparison["says"]) == (True, True)
-    comparison = farm.http.get(f"/runs/{first}/beside/{other}").json()
-    assert (comparison["agrees"], "lie apart" in comparison["says"]) == (False, True)
-    comparison = farm.http.get(f"/runs/{few[0]}/beside/{few[1]}").json()
-    assert (comparison["agrees"], " too few windows " in comparison["says"]) == (None, True)
-    comparison = farm.http.get(f"/runs/{first}/beside/{few[0]}").json()
+    comparison = farm.http.get(f"/runs/{first}/compare/{same}").json()
+    assert (comparison["agrees"], " overlap (" in comparison["message"]) == (True, True)
+    comparison = farm.http.get(f"/runs/{first}/compare/{other}").json()
+    assert (comparison["agrees"], "lie apart" in comparison["message"]) == (False, True)
+    comparison = farm.http.get(f"/runs/{few[0]}/compare/{few[1]}").json()
+    assert (comparison["agrees"], " too few windows " in comparison["message"]) == (None, True)
+    comparison = farm.http.get(f"/runs/{first}/compare/{few[0]}").json()
     assert comparison["agrees"] is None
-    assert farm.http.post(f"/runs/{first}/again", json={}).status_code == 202
+    assert farm.http.post(f"/runs/{first}/retry", json={}).status_code == 202
 
 
 @pytest.mark.usefixtures("patient")
@@ -282,4 +282,4 @@ def test_a_real_agent_sustains_a_real_bundle(tmp_path: Path, loopback: None) -> 
             agent.end()
     assert (len(found["windows"]), found["window_s"], found["ended"]) == (10, 1.0, "time")
     assert found["sustained_us"] >= 1000.0
-    assert found["says"].startswith("cannot tell: too few windows")
+    assert found["message"].startswith("cannot tell: too few windows")

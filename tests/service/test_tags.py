@@ -56,7 +56,7 @@ def test_a_tag_that_is_taken_away_counts_from_the_next_request_for_work(farm: Te
     assert board.lease() is None
     told = farm.http.get(f"/runs/{run['id']}/why").json()["waiting"]
     assert (told["code"], told["devices"][0]["code"]) == ("unavailable", "wants")
-    assert "lacks the tag gpu" in told["says"]
+    assert "lacks the tag gpu" in told["message"]
     tag(farm, board, gpu="orin")
     assert leased(board).run_id == run["id"], "a key with any value has the key"
 

@@ -30,7 +30,7 @@ from tests.service.board import Board, leased
 from tests.service.canary_models import MODELS
 from tests.service.farms import TestFarm
 from tests.service.receiver import receiving
-from tests.service.test_again import measured
+from tests.service.test_retry import measured
 from tests.service.test_webhooks import LOOPBACK, deliver_due
 
 QUIET = [1000.0, 1002.0, 999.0, 1001.0, 998.0, 1003.0, 1000.0, 999.0, 1001.0, 1002.0]

@@ -112,7 +112,7 @@ def test_a_piece_must_go_on_where_the_upload_stands(small_farm: TestFarm) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (None, "missing"),
         ("bytes 0-", "missing"),
@@ -125,11 +125,11 @@ def test_a_piece_must_go_on_where_the_upload_stands(small_farm: TestFarm) -> Non
         ("bytes 0-10/*", "ends at byte 10"),
     ],
 )
-def test_a_wrong_range_is_refused(small_farm: TestFarm, text: str | None, says: str) -> None:
+def test_a_wrong_range_is_refused(small_farm: TestFarm, text: str | None, message: str) -> None:
     path = path_of(begin(small_farm))
     answer = small_farm.http.patch(path, content=b"0123456789", headers={"Content-Range": text} if text else {})
     assert (answer.status_code, answer.json()["code"], answer.json()["where"]) == (422, "upload.range", "Content-Range")
-    assert says in answer.json()["detail"]
+    assert message in answer.json()["detail"]
 
 
 def test_a_finished_upload_takes_no_more_and_an_open_one_is_not_finished(small_farm: TestFarm) -> None:

@@ -27,7 +27,7 @@ def why(farm: TestFarm, subject: str) -> dict[str, Any]:
     answer = farm.http.get(f"/{kind}/{subject}/why")
     assert answer.status_code == 200, answer.text
     said: dict[str, Any] = answer.json()
-    assert said["says"] in why_text(said), "the command prints the sum of it"
+    assert said["message"] in why_text(said), "the command prints the sum of it"
     return said
 
 
@@ -42,11 +42,11 @@ def test_a_free_device_is_next(small_farm: TestFarm) -> None:
     run = farm.run(bundle=farm.bundle())
     assert run["warnings"] == []
     waiting = why(farm, run["id"])["waiting"]
-    assert (waiting["code"], waiting["position"], waiting["sureness"]) == ("next", 1, "fair")
-    assert "bench left is free" in waiting["says"]
+    assert (waiting["code"], waiting["position"], waiting["confidence"]) == ("next", 1, "fair")
+    assert "bench left is free" in waiting["message"]
     board.report(leased(board))
     said = why(farm, run["id"])
-    assert (said["waiting"], said["says"]) == (None, "It succeeded on bench left.")
+    assert (said["waiting"], said["message"]) == (None, "It succeeded on bench left.")
     assert said["tries"][0]["decision"] == "the run ended with it"
 
 
@@ -59,7 +59,7 @@ def test_a_farm_without_devices_says_so_at_once_and_later(small_farm: TestFarm) 
     assert " x86-64-v3" in warning["message"]
     waiting = why(farm, run["id"])["waiting"]
     assert (waiting["code"], waiting["position"], waiting["expected_start_at"]) == ("none", None, None)
-    assert "expires in 6 hours" in waiting["says"]
+    assert "expires in 6 hours" in waiting["message"]
 
 
 def test_an_unknown_class_is_refused_with_near_names_unless_one_wants_to_wait(small_farm: TestFarm) -> None:
@@ -125,10 +125,10 @@ def test_the_queue_says_who_is_busy_how_many_are_ahead_and_when_it_may_start(far
     other = farm.run(bundle=farm.bundle(b"other", target="raspberry-pi-4"))
     leased(board)
     waiting = why(farm, third["id"])["waiting"]
-    assert (waiting["code"], waiting["position"], waiting["sureness"]) == ("queue", 2, "fair")
-    assert f"bench, works on {busy['id']}; 1 run ahead of it" in waiting["says"]
-    assert re.search(r" 4 minutes \(5 earlier runs .* 2 minutes each\)", waiting["says"])
-    assert "first in the queue" in why(farm, second["id"])["waiting"]["says"]
+    assert (waiting["code"], waiting["position"], waiting["confidence"]) == ("queue", 2, "fair")
+    assert f"bench, works on {busy['id']}; 1 run ahead of it" in waiting["message"]
+    assert re.search(r" 4 minutes \(5 earlier runs .* 2 minutes each\)", waiting["message"])
+    assert "first in the queue" in why(farm, second["id"])["waiting"]["message"]
     assert why(farm, other["id"])["waiting"]["code"] == "unavailable"
 
 
@@ -140,7 +140,7 @@ def test_a_run_ahead_that_wants_another_device_is_not_in_the_way(small_farm: Tes
     small_farm.board(name="right")
     waiting = why(small_farm, run["id"])["waiting"]
     assert (waiting["code"], waiting["position"]) == ("next", 1)
-    assert "right is free" in waiting["says"]
+    assert "right is free" in waiting["message"]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_forecast_from_figures(
     ahead: int, lengths: list[float], busy: list[float | None], expected: tuple[str, float | None]
 ) -> None:
     made = estimate(ahead, lengths, busy, now=0.0)
-    assert (made.sureness, made.start_at) == expected
+    assert (made.confidence, made.start_at) == expected
 
 
 def test_attempts_tell_what_was_decided_because_of_them(farm: TestFarm) -> None:
@@ -179,9 +179,9 @@ def test_attempts_tell_what_was_decided_because_of_them(farm: TestFarm) -> None:
     assert response["waiting"]["code"] == "excluded"
     by_name = {device["name"]: device for device in response["waiting"]["devices"]}
     assert by_name["flaky"]["until"] is not None
-    assert "may try again in 10 minutes" in by_name["flaky"]["says"]
-    assert "an operator's release lifts that" in by_name["full"]["says"]
-    assert response["says"].startswith("It was tried twice ")
+    assert "may try again in 10 minutes" in by_name["flaky"]["message"]
+    assert "an operator's release lifts that" in by_name["full"]["message"]
+    assert response["message"].startswith("It was tried twice ")
     farm.http.post(f"/devices/{full.device_id}/release", json={})
     assert why(farm, run["id"])["waiting"]["code"] == "next"
 
@@ -193,8 +193,8 @@ def test_a_run_that_kills_two_devices_says_that_the_strikes_were_taken_back(smal
     one.report(leased(one), KILLED)
     two.report(leased(two), KILLED)
     said = why(farm, run["id"])
-    assert said["says"].startswith("It failed: 2 devices died")
-    assert "Next step: it may need more memory" in said["says"]
+    assert said["message"].startswith("It failed: 2 devices died")
+    assert "Next step: it may need more memory" in said["message"]
     assert [entry["strike"] for entry in said["tries"]] == ["taken-back", "taken-back"]
     assert "was taken back: the run was to blame" in said["tries"][0]["decision"]
 
@@ -204,12 +204,12 @@ def test_a_running_and_a_late_attempt(small_farm: TestFarm) -> None:
     run = farm.run(bundle=farm.bundle())
     slow, quick = farm.board(name="slow"), farm.board(name="quick")
     work = leased(slow)
-    assert "It has been on slow for" in why(farm, run["id"])["says"]
+    assert "It has been on slow for" in why(farm, run["id"])["message"]
     expire_lease(farm, run["id"])
     quick.report(leased(quick))
     slow.report(work)
     said = why(farm, run["id"])
-    assert said["says"] == "It succeeded on quick, at attempt 2."
+    assert said["message"] == "It succeeded on quick, at attempt 2."
     assert said["tries"][0]["state"] == "lost"
 
 
@@ -226,17 +226,17 @@ def test_a_compile_that_waits_is_tried_again_and_ends(farm: TestFarm) -> None:
     first = farm.compile(b"one").json()["id"]
     second = farm.compile(b"two").json()["id"]
     response = why(farm, second)
-    assert (response["waiting"]["position"], response["waiting"]["sureness"]) == (2, "unknown")
-    assert "if it stays so, no worker is up" in response["says"]
+    assert (response["waiting"]["position"], response["waiting"]["confidence"]) == (2, "unknown")
+    assert "if it stays so, no worker is up" in response["message"]
     farm.work_off(first)
     with farm.farm.database.transaction() as session:
         claim = claims.claim(session, farm.compile(b"three").json()["id"], lease_s=60)
         session.execute(update(Job).where(Job.id == first).values(finished_at=Job.started_at + 30))
     assert claim is not None
     response = why(farm, second)
-    assert response["waiting"]["sureness"] == "rough"
-    assert "30 seconds" in response["says"]
-    assert "A worker has been at it for" in why(farm, claim.job_id)["says"]
+    assert response["waiting"]["confidence"] == "rough"
+    assert "30 seconds" in response["message"]
+    assert "A worker has been at it for" in why(farm, claim.job_id)["message"]
     with farm.farm.database.transaction() as session:
         claims.fail(session, claim, claims.Failure("infra", "infra.killed", "it was killed", retry=True), attempts=3)
     response = why(farm, claim.job_id)
@@ -244,8 +244,8 @@ def test_a_compile_that_waits_is_tried_again_and_ends(farm: TestFarm) -> None:
         {"n": 1, "began_at": response["tries"][0]["began_at"], "decision": "it was killed; it went back into the queue"}
     ]
     farm.http.post(f"/jobs/{second}/cancel")
-    assert why(farm, second)["says"].startswith("It was cancelled: ")
-    assert why(farm, first)["says"] == "It succeeded."
+    assert why(farm, second)["message"].startswith("It was cancelled: ")
+    assert why(farm, first)["message"] == "It succeeded."
 
 
 def test_what_is_not_there_has_no_why(small_farm: TestFarm) -> None:
@@ -261,4 +261,4 @@ def test_expired_runs_say_who_did_not_take_them(small_farm: TestFarm) -> None:
         session.execute(update(Run).values(queue_deadline_at=time.time() - 1))
     farm.sweep()
     response = why(farm, run["id"])
-    assert re.search(r"^It expired: .* x86-64-v3 ", response["says"])
+    assert re.search(r"^It expired: .* x86-64-v3 ", response["message"])

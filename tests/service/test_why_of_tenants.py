@@ -22,8 +22,8 @@ def waiting(farm: TestFarm, run_id: str) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     said: dict[str, Any] = answer.json()
     page = farm.http.get(f"/dashboard/runs/{run_id}")
-    assert said["says"] in why_text(said)
-    assert said["says"] in html.unescape(page.text)
+    assert said["message"] in why_text(said)
+    assert said["message"] in html.unescape(page.text)
     return dict(said["waiting"])
 
 
@@ -55,11 +55,11 @@ def test_a_quota_that_is_used_up_is_what_a_run_waits_for(farm: TestFarm) -> None
     assert work.run_id == first
     assert b.lease() is None, "what is foretold is what happens"
     reason = waiting(acme, second)
-    assert (reason["code"], reason["position"], reason["sureness"]) == ("quota", 1, "rough")
-    assert " 1 of 1 run on devices; first in the queue" in reason["says"]
-    assert "may start in very roughly 2 hours" in reason["says"]
+    assert (reason["code"], reason["position"], reason["confidence"]) == ("quota", 1, "rough")
+    assert " 1 of 1 run on devices; first in the queue" in reason["message"]
+    assert "may start in very roughly 2 hours" in reason["message"]
     assert waiting(acme, third)["position"] == 2
-    assert "may start in very roughly 4 hours" in waiting(acme, third)["says"]
+    assert "may start in very roughly 4 hours" in waiting(acme, third)["message"]
     a.report(work)
     assert waiting(acme, second)["code"] == "next"
     assert leased(b).run_id == second
@@ -77,13 +77,13 @@ def test_a_quota_that_was_lowered_waits_for_as_many_more(farm: TestFarm, most: i
     limit(farm, acme, most)
     found = waiting(acme, last)
     assert found["code"] == "quota"
-    assert words in found["says"]
+    assert words in found["message"]
     starts = {
         2: "roughly 60 minutes",
         1: "roughly 2 hours",
         0: "it may have none; whoever runs the farm can raise it",
     }
-    assert starts[most] in found["says"]
+    assert starts[most] in found["message"]
     assert (found["expected_start_at"] is None) == (most == 0)
 
 
@@ -96,8 +96,8 @@ def test_among_organisations_the_position_is_by_fair_share(farm: TestFarm) -> No
     late = other.run(bundle=theirs)["id"]
     assert waiting(other, late)["code"] == "next", "the youngest, of the one that has nothing on devices"
     reason = waiting(acme, mine[0])
-    assert (reason["code"], reason["position"], reason["sureness"]) == ("queue", 2, "unknown")
-    assert "other organisations wait too" in reason["says"]
+    assert (reason["code"], reason["position"], reason["confidence"]) == ("queue", 2, "unknown")
+    assert "other organisations wait too" in reason["message"]
     assert leased(b).run_id == late
     assert waiting(acme, mine[0])["position"] == 1
 

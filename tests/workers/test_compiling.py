@@ -156,7 +156,7 @@ def test_a_compile_gets_the_schedules_that_were_measured_before_it_was_asked_for
 
 
 @pytest.mark.parametrize(
-    ("model", "cause", "code", "says"),
+    ("model", "cause", "code", "message"),
     [
         ("unsupported", "model", "model.unsupported", "operator Foo"),
         pytest.param("too-big", "limits", "limits.memory", "2,048 bytes", marks=pytest.mark.thorough),
@@ -171,10 +171,10 @@ def test_a_compile_gets_the_schedules_that_were_measured_before_it_was_asked_for
         ),
     ],
 )
-def test_every_bad_ending_is_typed(farm: TestFarm, model: str, cause: str, code: str, says: str) -> None:
+def test_every_bad_ending_is_typed(farm: TestFarm, model: str, cause: str, code: str, message: str) -> None:
     job = compile_now(farm, model, compile_memory_bytes=1 << 30, compile_file_bytes=8 << 20)
     assert (job["state"], job["ending"]["cause"], job["ending"]["code"]) == ("failed", cause, code), job["ending"]
-    assert says in job["ending"]["message"]
+    assert message in job["ending"]["message"]
     assert "secret" not in json.dumps(job)
 
 

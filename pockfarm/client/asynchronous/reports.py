@@ -38,12 +38,12 @@ class AsyncReports(ABC):
         """Ask for the same run once more: on the device that made it, on another one, or on one of a class."""
         target = {"device": device, "device_class": device_class}
         fields = {name: value for name, value in target.items() if value is not None}
-        return run_of(json_of(await self._send("POST", f"/runs/{run_id}/again", json_body=fields)))
+        return run_of(json_of(await self._send("POST", f"/runs/{run_id}/retry", json_body=fields)))
 
     async def job_again(self, job_id: str) -> Job:
         """Ask once more for a compile that ended without a bundle: the same model, plan, spec and target."""
-        return job_of(json_of(await self._send("POST", f"/jobs/{job_id}/again")))
+        return job_of(json_of(await self._send("POST", f"/jobs/{job_id}/retry")))
 
     async def beside(self, run_id: str, other_id: str) -> Json:
         """Whether the other run says what the first one says, and what explains a difference."""
-        return await self._get(f"/runs/{run_id}/beside/{other_id}")
+        return await self._get(f"/runs/{run_id}/compare/{other_id}")

@@ -12,7 +12,7 @@ from device_agents.wire import dumps
 from device_agents.wire.receipt import BUNDLE_STATEMENT_TYPE
 from service.artefacts.bundles import service
 from service.artefacts.bundles.schemas import BundleView
-from service.artefacts.bundles.service import Held
+from service.artefacts.bundles.service import HeldBundle
 from service.base.pagination import Cursor, Limit, Page
 from service.base.schemas import SIGNED, DigestText
 from service.people.access import FarmDep, PrincipalDep
@@ -23,7 +23,7 @@ from service.store.files import BINARY, file_response
 router = APIRouter(prefix="/bundles", tags=["bundles"])
 
 
-def _view(held: Held) -> BundleView:
+def _view(held: HeldBundle) -> BundleView:
     bundle, holding = held.bundle, held.holding
     named: dict[str, Any] = {
         "model_name": holding.name,

@@ -52,7 +52,7 @@ def keep_bundle(session: Session, job: Job, stored: StoredFile, content: BundleC
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBundle:
     """A bundle, and what its holder calls it."""
 
     bundle: Bundle
@@ -90,18 +90,20 @@ def built(session: Session, digest: str) -> Built:
     return recalled(session, ("built", organisation_of(session), digest), frozenset(), read)
 
 
-def find(session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them") -> Held:
+def find(session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them") -> HeldBundle:
     """The bundle, if the session's organisation holds it. Raises: NotFound."""
     is_own = Holding.organisation_id == organisation_of(session)
     row = session.execute(
-        select(Bundle, Holding).join(Holding, held_bundle(Bundle.digest, is_own)).where(Bundle.digest == digest)
+        select(Bundle, Holding).join(Holding, holds_bundle(Bundle.digest, is_own)).where(Bundle.digest == digest)
     ).first()
     if row is None:
         raise _unknown(digest, where, hint)
-    return Held(*row)
+    return HeldBundle(*row)
 
 
-def held(session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them") -> HeldBuilt:
+def held_bundle(
+    session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them"
+) -> HeldBuilt:
     """As `find`, for whoever is about to use it and needs what never changes; its holder is looked up each time.
 
     Raises: NotFound; Gone, if retention has taken it, which it does not before this transaction ends.
@@ -116,14 +118,14 @@ def _unknown(digest: str, where: str, hint: str) -> NotFound:
     return NotFound("bundle.unknown", f"no bundle {digest}", where=where, hint=hint)
 
 
-def held_bundle(digest: Any, whose: ColumnElement[bool]) -> ColumnElement[bool]:
+def holds_bundle(digest: Any, whose: ColumnElement[bool]) -> ColumnElement[bool]:
     """Over `Holding`, to join it: that it is of this bundle, and `whose`."""
     return and_(Holding.digest == digest, Holding.kind == "bundle", whose)
 
 
 def newest_bundles(
     session: Session, *, target: str | None, model_digest: str | None, plan: str | None, limit: int, cursor: str | None
-) -> tuple[list[Held], str | None]:
+) -> tuple[list[HeldBundle], str | None]:
     """A page of the bundles that the session's organisation holds, the newest first, and the next cursor."""
     filters = ((Bundle.target, target), (Bundle.model_digest, model_digest), (Holding.plan_name, plan))
     query = (
@@ -134,7 +136,7 @@ def newest_bundles(
     rows, following = newest_first(session, query, Holding.id, limit=limit, cursor=cursor)
     matches = session.scalars(select(Bundle).where(Bundle.digest.in_([row.digest for row in rows])))
     bundles = {bundle.digest: bundle for bundle in matches}
-    return [Held(bundles[row.digest], row) for row in rows], following
+    return [HeldBundle(bundles[row.digest], row) for row in rows], following
 
 
 def statement(session: Session, digest: str, *, now: float) -> BundleStatement:

@@ -9,7 +9,7 @@ from service.artefacts.datasets import service
 from service.artefacts.datasets.archive import BadData
 from service.artefacts.datasets.form import DATASET_BODY, DatasetFormDep
 from service.artefacts.datasets.inspection import InspectionLimits, inspect_confined
-from service.artefacts.datasets.names import said_of
+from service.artefacts.datasets.names import notices_of
 from service.artefacts.datasets.schemas import DatasetSent, DatasetView, dataset_sent, dataset_view
 from service.base.pagination import Cursor, Limit, Page
 from service.base.problems import Invalid
@@ -40,7 +40,7 @@ def send_dataset(form: DatasetFormDep, farm: FarmDep, principal: PrincipalDep, k
 
     def keep() -> Answer:
         held = service.keep(session, stored, arrays, name=form.name, settings=settings)
-        warnings = said_of(session, held, asked_name=form.name)
+        warnings = notices_of(session, held, asked_name=form.name)
         body = dataset_sent(held, warnings).model_dump(mode="json")
         return Answer(201, body, {"Location": f"/datasets/{stored.digest}"})
 

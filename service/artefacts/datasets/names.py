@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.artefacts.datasets.service import Held
+from service.artefacts.datasets.service import HeldDataset
 from service.store.database.models import Holding
 from service.store.database.scope import organisation_of
 
@@ -18,7 +18,7 @@ SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Notice:
     """A notice about a data set that was sent."""
 
     code: str
@@ -27,12 +27,12 @@ class Said:
     hint: str
 
 
-def said_of(session: Session, held: Held, *, asked_name: str) -> list[Said]:
+def notices_of(session: Session, held: HeldDataset, *, asked_name: str) -> list[Notice]:
     """Returns the notices about a data set that was just given the name `asked_name`."""
     name, digest = held.holding.name, held.dataset.digest
     if name != asked_name:
         return [
-            Said(
+            Notice(
                 "dataset.other-name",
                 "name",
                 f"the same bytes are here as {name!r}, and keep that name: {asked_name!r} names nothing ({digest})",
@@ -44,7 +44,7 @@ def said_of(session: Session, held: Held, *, asked_name: str) -> list[Said]:
         return []
     more = " and more" if len(others) > SHOWN else ""
     return [
-        Said(
+        Notice(
             "dataset.same-name",
             "name",
             f"{name!r} is the name of other bytes too: {', '.join(others[:SHOWN])}{more}; this data set is {digest}",

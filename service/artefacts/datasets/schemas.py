@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from service.artefacts.datasets.names import Said
-from service.artefacts.datasets.service import Held
+from service.artefacts.datasets.names import Notice
+from service.artefacts.datasets.service import HeldDataset
 from service.base.schemas import Timestamp, View
 
 
@@ -50,7 +50,7 @@ class DatasetSent(DatasetView):
     """That its name is also another's, or that it was there under another name. Empty if nothing is odd."""
 
 
-def dataset_sent(held: Held, notices: list[Said]) -> DatasetSent:
+def dataset_sent(held: HeldDataset, notices: list[Notice]) -> DatasetSent:
     """The answer to who sent it."""
     warnings = [
         DatasetWarning(code=notice.code, where=notice.where, message=notice.message, hint=notice.hint)
@@ -59,7 +59,7 @@ def dataset_sent(held: Held, notices: list[Said]) -> DatasetSent:
     return DatasetSent(**dataset_view(held).model_dump(), warnings=warnings)
 
 
-def dataset_view(held: Held) -> DatasetView:
+def dataset_view(held: HeldDataset) -> DatasetView:
     """A data set as its holder sees it."""
     named = {
         "name": held.holding.name,

@@ -23,7 +23,7 @@ from service.store.storage import StoredFile
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldDataset:
     """A data set, and what its holder calls it."""
 
     dataset: Dataset
@@ -32,7 +32,7 @@ class Held:
 
 def keep(
     session: Session, stored: StoredFile, arrays: Mapping[str, ArrayInfo], *, name: str, settings: Settings
-) -> Held:
+) -> HeldDataset:
     """A checked data set, which the session's organisation holds from now on; the same bytes again change nothing.
 
     Raises: Forbidden (no more room).
@@ -49,13 +49,13 @@ def keep(
     return find(session, stored.digest)
 
 
-def find(session: Session, digest: str, *, where: str = "digest") -> Held:
+def find(session: Session, digest: str, *, where: str = "digest") -> HeldDataset:
     """The data set, if the session's organisation holds it. Raises: NotFound."""
     query = select(Dataset, Holding).join(Holding, _held(session)).where(Dataset.digest == digest)
     row = session.execute(query).first()
     if row is None:
         raise NotFound("dataset.unknown", f"no data set {digest}", where=where, hint="send it with POST /datasets")
-    return Held(*row)
+    return HeldDataset(*row)
 
 
 def _held(session: Session) -> ColumnElement[bool]:
@@ -63,13 +63,13 @@ def _held(session: Session) -> ColumnElement[bool]:
     return and_(Holding.digest == Dataset.digest, Holding.kind == "dataset", is_own)
 
 
-def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[list[Held], str | None]:
+def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[list[HeldDataset], str | None]:
     """A page of data sets, the newest first, and the next cursor."""
     query = select(Holding).join(Dataset, _held(session))
     rows, following = newest_first(session, query, Holding.id, limit=limit, cursor=cursor)
     matches = session.scalars(select(Dataset).where(Dataset.digest.in_([row.digest for row in rows])))
     datasets = {dataset.digest: dataset for dataset in matches}
-    return [Held(datasets[row.digest], row) for row in rows], following
+    return [HeldDataset(datasets[row.digest], row) for row in rows], following
 
 
 def check_fit(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> None:

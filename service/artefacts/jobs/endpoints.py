@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from service.artefacts.bundles.warnings import warnings_of
 from service.artefacts.jobs import service
-from service.artefacts.jobs.again import submit_again
 from service.artefacts.jobs.filter import JobFilter
 from service.artefacts.jobs.form import COMPILE_BODY, CompileForm
+from service.artefacts.jobs.retry import submit_again
 from service.artefacts.jobs.schemas import JobCancelled, JobView, TuneCreate, job_view
 from service.artefacts.jobs.why import JobWhy, why
 from service.base.pagination import Cursor, Limit, Page
@@ -20,7 +20,7 @@ from service.people.access import FarmDep, PrincipalDep
 from service.people.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.people.streaming.events import EVENT_STREAM, After, LastEventId, refuse_taken_events, respond
 from service.people.streaming.long_poll import Wait, watch
-from service.store.cancelling import come_to
+from service.store.cancelling import effect_of
 from service.store.database.models import OPEN_JOB_STATES, Job
 
 router = APIRouter(tags=["jobs"])
@@ -120,15 +120,15 @@ def explain_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobWhy:
 def cancel_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobCancelled:
     """Ask a job to stop. A job that has ended stays as it is; `says` tells so."""
     with farm.database.transaction() as session:
-        says = come_to(service.find(session, job_id))
+        message = effect_of(service.find(session, job_id))
         job = service.cancel(session, job_id)
         session.flush()
         session.refresh(job)
-        return JobCancelled(**_view(session, job).model_dump(), says=says)
+        return JobCancelled(**_view(session, job).model_dump(), message=message)
 
 
 @router.post(
-    "/jobs/{job_id}/again",
+    "/jobs/{job_id}/retry",
     status_code=202,
     response_model=JobView,
     responses={200: {"model": JobView, "description": "Built before: the bundle is there"}},
@@ -143,7 +143,7 @@ def compile_again(job_id: str, farm: FarmDep, principal: PrincipalDep, key: Idem
             session,
             api_key_id=principal.key_id,
             key=key,
-            payload=fingerprint(f"POST /jobs/{job_id}/again", ""),
+            payload=fingerprint(f"POST /jobs/{job_id}/retry", ""),
             lifetime_s=farm.settings.idempotency_s,
             act=lambda: _answer(
                 session, submit_again(session, job_id, api_key_id=principal.key_id, settings=farm.settings)

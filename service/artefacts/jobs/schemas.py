@@ -80,7 +80,7 @@ class JobView(View):
 class JobCancelled(JobView):
     """A job that somebody wants to stop."""
 
-    says: str
+    message: str
     """Outcome of the request, in words that follow the job's id."""
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from service.artefacts.bundles import service as bundles
 from service.artefacts.bundles.manifest import is_tuning
-from service.artefacts.bundles.service import Held
+from service.artefacts.bundles.service import HeldBundle
 from service.artefacts.jobs.filter import JobFilter
 from service.artefacts.jobs.request import CompileRequest, compiler_version
 from service.artefacts.tunings import service as tunings
@@ -123,7 +123,7 @@ def _new_job(session: Session, request: CompileRequest, api_key_id: str, setting
     )
 
 
-def _tuning_job(session: Session, held: Held, api_key_id: str, settings: Settings) -> Job:
+def _tuning_job(session: Session, held: HeldBundle, api_key_id: str, settings: Settings) -> Job:
     """Model, plan and spec are those of the source; what is built follows from the source alone."""
     bundle = held.bundle
     origin = session.scalars(select(Job).where(Job.bundle_digest == bundle.digest).limit(1)).first()

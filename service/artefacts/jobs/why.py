@@ -34,11 +34,11 @@ class JobTry(View):
 class JobWaiting(View):
     """Why a queued compile has not started, and when it may."""
 
-    says: str
+    message: str
     position: int
     """From 1, among all compiles."""
     expected_start_at: Timestamp | None
-    sureness: Literal["fair", "rough", "unknown"]
+    confidence: Literal["fair", "rough", "unknown"]
     basis: str
     expires_at: Timestamp
 
@@ -48,7 +48,7 @@ class JobWhy(View):
 
     id: str
     state: str
-    says: str
+    message: str
     tries: list[JobTry]
     waiting: JobWaiting | None
     """Null unless it is queued."""
@@ -57,8 +57,8 @@ class JobWhy(View):
 def why(session: Session, settings: Settings, job: Job) -> JobWhy:
     """The explanation of a job as it is now."""
     waiting = _waiting(session, job) if job.state == "queued" else None
-    says = waiting.says if waiting else _says(settings, job)
-    return JobWhy(id=job.id, state=job.state, says=says, tries=_tries(session, job), waiting=waiting)
+    message = waiting.message if waiting else _says(settings, job)
+    return JobWhy(id=job.id, state=job.state, message=message, tries=_tries(session, job), waiting=waiting)
 
 
 def _says(settings: Settings, job: Job) -> str:
@@ -101,7 +101,7 @@ def _waiting(session: Session, job: Job) -> JobWaiting:
     before = select(Job.id).where(Job.state == "queued", Job.created_at < job.created_at).limit(MOST_AHEAD)
     ahead = session.scalar(select(func.count()).select_from(before.subquery())) or 0
     busy = session.scalar(select(func.count()).where(Job.state == "compiling")) or 0
-    start_at, sureness, basis = _expected(session, ahead, busy)
+    start_at, confidence, basis = _expected(session, ahead, busy)
     queue = f"{ahead} compile{' is' if ahead == 1 else 's are'} ahead of it" if ahead else "it is first in the queue"
     at_work = f"{busy} {'is' if busy == 1 else 'are'} under way"
     if not busy:
@@ -115,10 +115,10 @@ def _waiting(session: Session, job: Job) -> JobWaiting:
         else f"it may start in {format_duration(max(0, start_at - time.time()))}"
     )
     return JobWaiting(
-        says=f"It waits for a worker: {queue}; {at_work}; {when} ({basis}).",
+        message=f"It waits for a worker: {queue}; {at_work}; {when} ({basis}).",
         position=ahead + 1,
         expected_start_at=start_at,
-        sureness=sureness,
+        confidence=confidence,
         basis=basis,
         expires_at=job.queue_deadline_at,
     )

@@ -23,7 +23,7 @@ DRAINED_BYTES = 64 << 20
 """Bytes of a refused body that are still read, so that its sender hears the reason and not of a broken connection."""
 
 
-class Held:
+class BufferedBytes:
     """Bytes that the requests of one process hold."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Held:
         self.total_bytes += count
 
 
-ALL_HELD = Held()
+ALL_HELD = BufferedBytes()
 
 
 async def receive(body: AsyncIterator[bytes], farm: Farm, upload_id: str, span: Span) -> int:

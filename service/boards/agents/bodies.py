@@ -20,7 +20,7 @@ FREE_TEXTS = ("phase",)
 """Cleaned, not refused: they are for people."""
 
 
-def sent(kind: type[T]) -> Any:
+def wire_body(kind: type[T]) -> Any:
     """The body as one wire type, its own texts (ids, keys, secrets, lists of ids) fit to be looked up.
 
     Raises: ProtocolError. Whoever calls is known by then if its dependency comes first in the signature.

@@ -16,13 +16,13 @@ from device_agents.wire.paths import OLDER_PROTOCOLS
 from service.base.identifiers import DIGEST
 from service.base.problems import Invalid, NotFound, Problem
 from service.boards.agents import enrolment, leasing, recording, trained
-from service.boards.agents.bodies import described, described_file, sent
+from service.boards.agents.bodies import described, described_file, wire_body
 from service.boards.agents.enrolment import Agent, Caller, Present
-from service.boards.releases.offering import given, offer, program_of
+from service.boards.releases.offering import offer, offered_release, program_of
 from service.devices import machines
 from service.devices.conditions import Conditions
 from service.people.access import WholeFarmDep, bearer_token
-from service.people.audit.beside import address_of
+from service.people.audit.command_entries import address_of
 from service.people.holdings.keeping import removed_if_refused
 from service.people.limits import declared_bytes
 from service.store.database.models import Device, Run
@@ -79,7 +79,7 @@ def _answered(answer: object, status: int = 200) -> Response:
 
 @router.post(wire.ENROL_PATH, status_code=201, openapi_extra=described(wire.EnrolRequest))
 def enrol(
-    request: Request, farm: WholeFarmDep, body: Annotated[wire.EnrolRequest, sent(wire.EnrolRequest)]
+    request: Request, farm: WholeFarmDep, body: Annotated[wire.EnrolRequest, wire_body(wire.EnrolRequest)]
 ) -> Response:
     """Become a device, by a one-time token."""
     with farm.database.transaction() as session:
@@ -88,7 +88,7 @@ def enrol(
 
 
 @router.post(wire.CHALLENGE_PATH, openapi_extra=described(wire.ChallengeRequest))
-def challenge(farm: WholeFarmDep, body: Annotated[wire.ChallengeRequest, sent(wire.ChallengeRequest)]) -> Response:
+def challenge(farm: WholeFarmDep, body: Annotated[wire.ChallengeRequest, wire_body(wire.ChallengeRequest)]) -> Response:
     """Something fresh to sign."""
     with farm.database.read() as session:
         return _json(enrolment.challenge(session, farm, body.device_id))
@@ -96,7 +96,7 @@ def challenge(farm: WholeFarmDep, body: Annotated[wire.ChallengeRequest, sent(wi
 
 @router.post(wire.RENEW_PATH, openapi_extra=described(wire.RenewRequest))
 def renew(
-    request: Request, farm: WholeFarmDep, body: Annotated[wire.RenewRequest, sent(wire.RenewRequest)]
+    request: Request, farm: WholeFarmDep, body: Annotated[wire.RenewRequest, wire_body(wire.RenewRequest)]
 ) -> Response:
     """A fresh credential, by the device's signature."""
     with farm.database.transaction() as session:
@@ -111,7 +111,7 @@ async def lease(
     request: Request,
     farm: WholeFarmDep,
     caller: PresentDep,
-    body: Annotated[wire.LeaseRequest, sent(wire.LeaseRequest)],
+    body: Annotated[wire.LeaseRequest, wire_body(wire.LeaseRequest)],
 ) -> Response:
     """Ask for work; held open until there is some."""
     until = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
@@ -174,7 +174,7 @@ def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None
 
 
 @router.post(wire.REFUSAL_PATH, status_code=204, openapi_extra=described(wire.Outcome))
-def refuse(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Outcome, sent(wire.Outcome)]) -> Response:
+def refuse(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Outcome, wire_body(wire.Outcome)]) -> Response:
     """Say that the assignment given last is not taken, and why."""
     with farm.database.transaction() as session:
         recording.take_refusal(session, farm, agent, body)
@@ -182,7 +182,9 @@ def refuse(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Outcome, se
 
 
 @router.post(wire.KEPT_PATH, openapi_extra=described(wire.KeptRuns))
-def still_open(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.KeptRuns, sent(wire.KeptRuns)]) -> Response:
+def still_open(
+    farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.KeptRuns, wire_body(wire.KeptRuns)]
+) -> Response:
     """Which of the runs whose checkpoints the device keeps may still go on there."""
     with farm.database.read() as session:
         return _json(wire.KeptRuns(checkpoints.still_open(session, agent.device_id, body.runs)))
@@ -194,7 +196,7 @@ def heartbeat(
     request: Request,
     farm: WholeFarmDep,
     agent: AgentDep,
-    body: Annotated[wire.HeartbeatRequest, sent(wire.HeartbeatRequest)],
+    body: Annotated[wire.HeartbeatRequest, wire_body(wire.HeartbeatRequest)],
 ) -> Response:
     """Renew the lease of an attempt."""
     with farm.database.transaction() as session:
@@ -205,7 +207,7 @@ def heartbeat(
 
 @router.post(wire.EVENTS_PATH, openapi_extra=described(wire.EventBatch))
 def take_events(
-    lease_token: str, farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.EventBatch, sent(wire.EventBatch)]
+    lease_token: str, farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.EventBatch, wire_body(wire.EventBatch)]
 ) -> Response:
     """Record what happens in an attempt."""
     with farm.database.transaction() as session:
@@ -214,7 +216,7 @@ def take_events(
 
 @router.post(wire.REPORT_PATH, openapi_extra=described(wire.Envelope))
 def take_report(
-    lease_token: str, farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Envelope, sent(wire.Envelope)]
+    lease_token: str, farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Envelope, wire_body(wire.Envelope)]
 ) -> Response:
     """Record how an attempt ended."""
     with farm.database.transaction() as session:
@@ -334,7 +336,7 @@ def get_release(
 ) -> Response:
     """The agent's file of a release that the device was offered."""
     with farm.database.read() as session:
-        digest = given(session, agent.device_id, sequence).digest
+        digest = offered_release(session, agent.device_id, sequence).digest
     return _download(request, farm, digest, "")
 
 

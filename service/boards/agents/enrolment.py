@@ -38,7 +38,7 @@ from service.devices.blame import RESTARTED, judge_clock, note
 from service.devices.maintenance.standing import Calendar
 from service.devices.renaming import check_free, who_is_called
 from service.devices.service import find
-from service.people.audit.beside import add_entry
+from service.people.audit.command_entries import add_entry
 from service.people.quotas import limits as quotas
 from service.store.database.models import (
     LIVE_ATTEMPT_STATES,

@@ -81,7 +81,7 @@ def there(farm: Farm, longest: SQLColumnExpression[float], *conditions: ColumnEl
         return list(session.scalars(query.order_by(longest).limit(BATCH)))
 
 
-def held(session: Session, device_id: str, *conditions: ColumnElement[bool]) -> Device | None:
+def locked_device(session: Session, device_id: str, *conditions: ColumnElement[bool]) -> Device | None:
     """The device, held and read anew, if it still meets the conditions and nobody else holds it."""
     query = select(Device).where(Device.id == device_id, *conditions).with_for_update(skip_locked=True)
     return session.scalar(query, execution_options=blame.FRESH)

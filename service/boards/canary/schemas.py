@@ -30,7 +30,7 @@ class ChangeView(View):
     target: str
     state: Literal["open", "acknowledged", "over", "faster"]
     """`open`: slower, still so, and nobody has said that it is known. `over`: another change came since."""
-    says: str
+    message: str
     """`1.052x slower (1.046 to 1.058x)`."""
     ratio: float
     """Ratio of the time after it to the time before, with its 95% interval."""

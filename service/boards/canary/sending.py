@@ -18,7 +18,7 @@ from service.boards.canary.building import (
     MAY_BE_GIVEN,
     bundle_for,
     has_one,
-    held,
+    locked_device,
     queue,
     there,
 )
@@ -40,7 +40,7 @@ def _is_due(now: float) -> tuple[ColumnElement[bool], ...]:
 def send(session: Session, farm: Farm, device_id: str) -> Run | None:
     """A canary run for the device if it is still due; else, or while its bundle is being built, None."""
     now = time.time()
-    device = held(session, device_id, *_is_due(now))
+    device = locked_device(session, device_id, *_is_due(now))
     if device is None:
         return None
     if device.canary_at == 0:  # just quarantined: who mends it gets some time

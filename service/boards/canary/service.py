@@ -82,7 +82,7 @@ def change_view(change: CanaryChange, *, is_last: bool = True) -> ChangeView:
     return ChangeView(
         **fields | {"differences": [BesideChange(**difference) for difference in change.differences]},
         state=_state(change, is_last=is_last),
-        says=change_words(change),
+        message=change_words(change),
         explains=explained(change.differences),
     )
 

@@ -16,8 +16,8 @@ from service.boards.canary.building import (
     TIMED,
     bundle_for,
     has_one,
-    held,
     is_building,
+    locked_device,
     queue,
     there,
 )
@@ -45,7 +45,7 @@ def _is_due(now: float) -> tuple[ColumnElement[bool], ...]:
 def send(session: Session, farm: Farm, device_id: str) -> list[Run]:
     """A run of each canary that has none, if they are still due; those whose bundle is being built come later."""
     now, pause_s = time.time(), farm.settings.timed_canary_s
-    device = held(session, device_id, *_is_due(now))
+    device = locked_device(session, device_id, *_is_due(now))
     if device is None:
         return []
     if device.timed_canary_at == 0:  # those of a fleet that starts together are spread over the pause

@@ -54,7 +54,7 @@ class DeviceMark(View):
     code: str
     """two-machines, always-noisy, unlike-peers, slower, impossible-reports, sensors, time, not-received, isolation,
     storage or condition."""
-    says: str
+    message: str
 
 
 def marks_of(session: Session, device: Device, condition: DeviceCondition | None) -> list[DeviceMark]:
@@ -73,7 +73,7 @@ def marks_of(session: Session, device: Device, condition: DeviceCondition | None
         ("storage", storage_words(condition)),
         ("condition", _untaken(condition)),
     )
-    return [DeviceMark(code=code, says=says) for code, says in checks if says]
+    return [DeviceMark(code=code, message=message) for code, message in checks if message]
 
 
 def _untaken(condition: DeviceCondition | None) -> str:

@@ -105,7 +105,7 @@ class HoldView(View):
     """The reason that keeps new work from a device because its operators say so."""
 
     code: Literal["drained", "maintenance"]
-    says: str
+    message: str
     until: Timestamp | None
 
 

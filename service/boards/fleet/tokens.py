@@ -26,14 +26,14 @@ WIDER = "make a token that names these targets too, and enrol with it"
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CreatedToken:
     """A new token: its secret leaves this file once."""
 
     row: EnrolmentToken
     secret: str
 
 
-def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> Made:
+def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> CreatedToken:
     """A new token. Raises: Invalid (it would live too long, nobody knows its class, no name of a device), Conflict (the
     board's name is taken), Forbidden (shared by a tenant)."""
     usual_s, most_s = settings.enrolment_token_s, settings.enrolment_token_most_s
@@ -69,7 +69,7 @@ def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> 
     )
     session.add(row)
     session.flush()
-    return Made(row, secret)
+    return CreatedToken(row, secret)
 
 
 def admit(session: Session, secret: str, description: DeviceDescription) -> EnrolmentToken:

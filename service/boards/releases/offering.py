@@ -217,7 +217,7 @@ def _signed(farm: Farm, release: AgentRelease, device: Device) -> Envelope:
     return farm.signer.sign(OFFER_TYPE, dumps(agent_offer))
 
 
-def given(session: Session, device_id: str, sequence: int) -> AgentRelease:
+def offered_release(session: Session, device_id: str, sequence: int) -> AgentRelease:
     """The release, if the device was given it. Raises: NotFound."""
     query = select(AgentRelease).join(AgentUpdate, AgentUpdate.release_id == AgentRelease.id)
     offered = query.where(AgentUpdate.device_id == device_id, AgentRelease.sequence == sequence)

@@ -27,7 +27,7 @@ class SustainedSeries:
     lasted_s: float
     onset_s: float | None
     throttled_s: float | None
-    says: str
+    message: str
 
 
 def sustained_plot(series: SustainedSeries, width: float, height: float = 280.0) -> Markup:
@@ -52,7 +52,7 @@ def sustained_plot(series: SustainedSeries, width: float, height: float = 280.0)
     median_y, p90_y = (y(min(points[-1][1], y.high)) for points in (series.median_ms, series.p90_ms))
     parts.append(svg.text(right + 6, max(median_y + 4, p90_y + 16), "median", "direct-label"))
     parts.append(svg.text(right + 6, p90_y + 4, "p90", "direct-label quiet"))
-    title = f"Step time over {format_duration(series.lasted_s)}: {series.says}"
+    title = f"Step time over {format_duration(series.lasted_s)}: {series.message}"
     return svg.picture(width, height, title, "sustained-plot", *parts)
 
 

@@ -30,7 +30,7 @@ class Member:
     place: str
     kind: str
     is_required: bool
-    says: str
+    message: str
     depth: int = 0
 
 
@@ -39,7 +39,7 @@ class Answer:
     """A possible answer: a status, and the name of its document in `ApiPage.documents`, if it has fields."""
 
     status: str
-    says: str
+    message: str
     kind: str
     document: str = ""
 
@@ -52,7 +52,7 @@ class Endpoint:
     method: str
     path: str
     summary: str
-    says: str
+    message: str
     who: str
     parameters: tuple[Member, ...]
     body_kind: str
@@ -63,7 +63,7 @@ class Endpoint:
     @property
     def words(self) -> str:
         """Text that the filter searches."""
-        return f"{self.method} {self.path} {self.summary} {self.says}".lower()
+        return f"{self.method} {self.path} {self.summary} {self.message}".lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Document:
 
     id: str
     name: str
-    says: str
+    message: str
     members: tuple[Member, ...]
 
 
@@ -127,7 +127,7 @@ class _Reader:
             method=method,
             path=path,
             summary=str(operation.get("summary", "")),
-            says=str(operation.get("description", "")),
+            message=str(operation.get("description", "")),
             who=_who(self.permissions.rule_of(f"{method} {path}")),
             parameters=tuple(self._parameter(parameter) for parameter in operation.get("parameters", ())),
             body_kind=body_kind,
@@ -143,8 +143,8 @@ class _Reader:
             for name in remaining:
                 done.add(name)
                 schema = self.schemas[name]
-                says = str(schema.get("description", ""))
-                yield Document(document_id(name), name, says, tuple(self.members(schema, deepest=0)))
+                message = str(schema.get("description", ""))
+                yield Document(document_id(name), name, message, tuple(self.members(schema, deepest=0)))
 
     def members(self, schema: Mapping[str, Any], depth: int = 0, deepest: int = DEEPEST) -> Iterator[Member]:
         """The fields of a body or document, those of its parts after each, as deep as `deepest`; a list's are its
@@ -152,8 +152,8 @@ class _Reader:
         whole = self._resolved(schema)
         required = whole.get("required", ())
         for name, property_schema in whole.get("properties", {}).items():
-            says = str(property_schema.get("description", ""))
-            yield Member(name, "", self.kind(property_schema), name in required, says, depth)
+            message = str(property_schema.get("description", ""))
+            yield Member(name, "", self.kind(property_schema), name in required, message, depth)
             inner = self._part(property_schema)
             if inner and depth < deepest:
                 yield from self.members(self.schemas[inner], depth + 1, deepest)
@@ -180,11 +180,11 @@ class _Reader:
 
     def _parameter(self, parameter: Mapping[str, Any]) -> Member:
         schema = parameter.get("schema", {})
-        says = str(parameter.get("description", schema.get("description", "")))
+        message = str(parameter.get("description", schema.get("description", "")))
         kind = self.kind(schema)
         if schema.get("default") not in (None, ""):
             kind += f", {json.dumps(schema['default'])} unless said"
-        return Member(parameter["name"], parameter["in"], kind, bool(parameter.get("required")), says)
+        return Member(parameter["name"], parameter["in"], kind, bool(parameter.get("required")), message)
 
     def _body(self, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         for media, content in body.get("content", {}).items():

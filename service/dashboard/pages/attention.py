@@ -322,7 +322,7 @@ def _todo(session: Session, kind: type[Run | Job], cause: str, newest: str) -> s
     row = session.execute(select(kind.message, kind.hint).where(kind.id == newest)).first()
     message, hint = row or ("", "")
     prefix = f"{message.rstrip('.')}: " if message else ""
-    return f"{prefix[:300]}{(hint or DO.get(cause, 'each says why')).rstrip('.')}"
+    return f"{prefix[:300]}{(hint or DO.get(cause, 'each message why')).rstrip('.')}"
 
 
 def _keys(session: Session) -> Sequence[Concern]:

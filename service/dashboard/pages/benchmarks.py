@@ -23,7 +23,7 @@ from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.pareto import Axis, TradeoffPoint, tradeoff_plot
-from service.dashboard.comparison import Known, beaten_flags, dominated_flags, no_rank, standing
+from service.dashboard.comparison import Variations, beaten_flags, dominated_flags, no_rank, standing
 from service.dashboard.facts import Measured, RunFacts
 from service.dashboard.measured import measured
 from service.dashboard.pages.benchmark_filter import filters, of_precision, query_of
@@ -135,7 +135,7 @@ def benchmarks_page(
     )
 
 
-def known_of(session: Session, facts: Sequence[RunFacts]) -> Known:
+def known_of(session: Session, facts: Sequence[RunFacts]) -> Variations:
     """How the devices vary whose runs may be ranked by time. `facts`: with their reports."""
     devices = {run.device_id for run in facts if run.device_id and run.timing_means_something and run.has_interval}
     return variations(session, sorted(devices), judged=[run.id for run in facts]) if devices else {}
@@ -143,7 +143,7 @@ def known_of(session: Session, facts: Sequence[RunFacts]) -> Known:
 
 def ranked_groups(
     facts: Sequence[RunFacts],
-    variations: Known,
+    variations: Variations,
     counted: Counter[tuple[object, ...]],
     sort: str,
     axes: Axes = USUAL_AXES,
@@ -256,7 +256,12 @@ def _letters(place: int) -> str:
 
 
 def _group(
-    number: int, like: list[RunFacts], variations: Known, counted: Counter[tuple[object, ...]], sort: str, chosen: Axes
+    number: int,
+    like: list[RunFacts],
+    variations: Variations,
+    counted: Counter[tuple[object, ...]],
+    sort: str,
+    chosen: Axes,
 ) -> Group:
     axes = ranked_axes(like)
     placed = list(zip(like, ranks([standing(entry, variations) for entry in like]), strict=True))

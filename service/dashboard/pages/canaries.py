@@ -70,7 +70,7 @@ def _changes_table(changes: Sequence[ChangeView]) -> Table:
             {
                 "found_at": fmt.iso(change.found_at),
                 "canary": f"{change.canary} on {change.target}",
-                "change": change.says,
+                "change": change.message,
                 "state": change.state,
                 "explains": change.explains,
                 "from_run": change.after_run_id,
@@ -88,7 +88,7 @@ def _figure(series: CanarySeriesView, drawn: Lasting) -> Figure:
     points = tuple(_point(run) for run in series.runs)
     began = {run.run_id: run.at for run in series.runs}
     changes = tuple(
-        HistoryChange(began[change.after_run_id], f"{change.says}: {change.explains}")
+        HistoryChange(began[change.after_run_id], f"{change.message}: {change.explains}")
         for change in series.changes
         if change.after_run_id in began
     )

@@ -17,9 +17,9 @@ from service.dashboard.charts.curve import Curve, loss_plot
 from service.dashboard.charts.interactive import Chart, Line
 from service.dashboard.charts.intervals import Interval, interval_plot
 from service.dashboard.comparison import (
-    Known,
     Obstacle,
     Quantity,
+    Variations,
     comparable,
     letter,
     obstacles,
@@ -188,7 +188,7 @@ def metric_value(entry: RunFacts, key: str) -> float | None:
     return values[key]
 
 
-def _sections(runs: Sequence[RunFacts], against: Sequence[Obstacle], variations: Known) -> tuple[Section, ...]:
+def _sections(runs: Sequence[RunFacts], against: Sequence[Obstacle], variations: Variations) -> tuple[Section, ...]:
     sections = []
     for quantity, title in QUANTITY_TITLES:
         reasons = tuple(obstacle.reason for obstacle in against if obstacle.quantity == quantity)
@@ -198,7 +198,7 @@ def _sections(runs: Sequence[RunFacts], against: Sequence[Obstacle], variations:
     return tuple(section for section in sections if section.lines)
 
 
-def _notes(runs: Sequence[RunFacts], variations: Known) -> tuple[str, ...]:
+def _notes(runs: Sequence[RunFacts], variations: Variations) -> tuple[str, ...]:
     """Why it cannot be told of some runs which is faster."""
     names: dict[str, list[str]] = {}
     for index, run in enumerate(runs):
@@ -210,7 +210,7 @@ def _has_value(line: MetricLine) -> bool:
     return any(value != fmt.ABSENT for value, _, _ in line.cells)
 
 
-def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, variations: Known) -> MetricLine:
+def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, variations: Variations) -> MetricLine:
     values = [metric_value(entry, metric.key) for entry in runs]
     best = _best(metric, runs, values, variations) if is_comparable else None
     cells = []
@@ -230,7 +230,9 @@ def _shown(metric: Metric, value: float | None) -> str:
     return fmt.rounded(value, metric.significant) if metric.significant else fmt.number(value, metric.digits)
 
 
-def _best(metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | None], variations: Known) -> float | None:
+def _best(
+    metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | None], variations: Variations
+) -> float | None:
     """The value that is marked. Noise makes none the best: in time it is a run's that is likely faster than each of the
     others, and nobody's in what `UNKNOWN_NOISE` names."""
     present = [value for value in values if value is not None]
@@ -244,7 +246,7 @@ def _best(metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | Non
 
 
 def _difference(
-    metric: Metric, runs: tuple[RunFacts, RunFacts], values: tuple[float | None, float | None], variations: Known
+    metric: Metric, runs: tuple[RunFacts, RunFacts], values: tuple[float | None, float | None], variations: Variations
 ) -> str:
     """Describes the difference of the second run to the first."""
     (base, entry), (base_value, value) = runs, values

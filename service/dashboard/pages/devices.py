@@ -18,8 +18,8 @@ from service.dashboard.charts import FULL_WIDTH, for_screens
 from service.dashboard.charts.health import AttemptMark, attempt_strip
 from service.dashboard.facts import AttemptFacts, DeviceFacts, EventFacts
 from service.dashboard.pages.canaries import CanaryPart, canary_part
+from service.dashboard.pages.device_actions import NOTHING, Doings, doings
 from service.dashboard.pages.device_condition import HeatPart, condition_facts, heat_part
-from service.dashboard.pages.device_doings import NOTHING, Doings, doings
 from service.dashboard.pages.device_filter import DeviceFilter
 from service.dashboard.pages.device_health import IsolationPart, isolation_part, newest_times, sensor_table
 from service.dashboard.pages.run_table import run_table

@@ -23,7 +23,7 @@ WAITING_COLUMNS = (
     Column("device", "Device", primary=True),
     Column("class", "Class"),
     Column("code", "Why", "code"),
-    Column("says", "Now it", wrap=True),
+    Column("message", "Now it", wrap=True),
     Column("until", "Until", "time", "UTC"),
 )
 
@@ -58,7 +58,7 @@ def waiting_table(waiting: Waiting) -> Table:
                 "device": device.name,
                 "class": device.device_class,
                 "code": device.code,
-                "says": device.says,
+                "message": device.message,
                 "until": fmt.iso(device.until),
             },
             {"device": addresses.device(device.device_id)},
@@ -76,6 +76,6 @@ def waiting_facts(waiting: Waiting) -> tuple[Fact, ...]:
     return (
         Fact("Position", position),
         Fact("May start", start, hint=waiting.basis),
-        Fact("How sure", waiting.sureness, hint=waiting.basis),
+        Fact("How sure", waiting.confidence, hint=waiting.basis),
         Fact("Expires", f"{fmt.clock_seconds(waiting.expires_at)} UTC"),
     )

@@ -136,4 +136,4 @@ def job_actions(job: JobFacts) -> tuple[Action, ...]:
                 sure="What has been compiled so far is lost.",
             ),
         )
-    return (Action(f"{addresses.job(job.id)}/again", "Compile again", of=job.title),)
+    return (Action(f"{addresses.job(job.id)}/retry", "Compile again", of=job.title),)

@@ -68,7 +68,7 @@ class LanePart:
     name: str
     id: str
     href: str
-    says: str
+    message: str
     """Why its first run waits, and until when."""
     is_stuck: bool
     """No device takes it now."""
@@ -209,9 +209,9 @@ def _part(
         name=name,
         id=f"runs-{waiting.lane.id}",
         href=addresses.page("queue", ("lane", waiting.lane.id)),
-        says=waiting_words(first, there, outlook)[1],
+        message=waiting_words(first, there, outlook)[1],
         is_stuck=not fitting,
-        devices=tuple(f"{standing.device.name} {standing.says}" for standing in there[:10]),
+        devices=tuple(f"{standing.device.name} {standing.message}" for standing in there[:10]),
         runs=table("runs", f"Waiting for {name}", RUN_COLUMNS, rows),
         more=max(0, waiting.runs - len(rows)),
     )
@@ -257,7 +257,7 @@ def _jobs(session: Session, settings: Settings) -> tuple[list[Row], str]:
         for later, job in enumerate(jobs)
         if job.id in facts
     ]
-    return rows, explanation.says
+    return rows, explanation.message
 
 
 def _job_row(entry: JobFacts, place: int, start_at: float | None) -> Row:

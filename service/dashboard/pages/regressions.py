@@ -67,7 +67,7 @@ class OpenChange:
     """A regression that nobody has acknowledged."""
 
     title: str
-    says: str
+    message: str
     explains: str
     href: str
     run_href: str
@@ -116,7 +116,7 @@ def _open(view: ChangeView, names: Mapping[str, str], refused: Form | None) -> O
     form = acknowledgement(view.device_id, view.id)
     return OpenChange(
         title=f"{names.get(view.device_id, view.device_id)}: {view.canary} on {view.target}",
-        says=view.says,
+        message=view.message,
         explains=view.explains,
         href=addresses.device(view.device_id),
         run_href=addresses.run(view.after_run_id),
@@ -128,7 +128,7 @@ def _change_row(view: ChangeView, names: Mapping[str, str]) -> Row:
     values: dict[str, Value] = {
         "device": names.get(view.device_id, view.device_id),
         "state": view.state,
-        "change": view.says,
+        "change": view.message,
         "canary": f"{view.canary} on {view.target}",
         "found_at": fmt.iso(view.found_at),
         "explains": view.explains,

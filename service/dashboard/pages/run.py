@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from sqlalchemy.orm import Session
 
 from service.base.settings import Settings
-from service.dashboard import addresses, queries, sent
+from service.dashboard import addresses, progress_events, queries
 from service.dashboard.actions import Action
 from service.dashboard.facts import EventFacts, RunFacts
 from service.dashboard.forms import Form
+from service.dashboard.pages.comparison_run import comparison_view, turns_facts, turns_table
 from service.dashboard.pages.device_roof import seen_roof
 from service.dashboard.pages.history import attempt_table, waiting_table
 from service.dashboard.pages.memory import memory_drawing
-from service.dashboard.pages.run_acts import Words, about_form, acts, citation, copies
+from service.dashboard.pages.run_actions import Words, about_form, acts, citation, copies
 from service.dashboard.pages.run_conditions import conditions, request_facts
 from service.dashboard.pages.run_data import evaluation_table, validations_of
 from service.dashboard.pages.run_drawings import drawings
@@ -26,7 +27,6 @@ from service.dashboard.pages.sustained import sustained_facts
 from service.dashboard.pages.sustained import sustained_view as curve_in
 from service.dashboard.pages.timeline import timeline_note
 from service.dashboard.pages.training import training_notice, validation_table
-from service.dashboard.pages.turns import comparison_view, turns_facts, turns_table
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, environment_facts
 from service.dashboard.tables import Table, thinned
 from service.store.database.models import OPEN_RUN_STATES, Run
@@ -63,7 +63,7 @@ class RunPage:
     memory: Figure | None
     states: tuple[Figure, ...]
     states_note: str
-    says: str
+    message: str
     """Why it is where it is."""
     waiting: Table | None
     progress: tuple[Fact, ...]
@@ -121,7 +121,7 @@ def run_page(
     explanation = why(session, settings, row)
     turns, curve = comparison_view(session, run), curve_in(run)
     is_open = run.state in OPEN_RUN_STATES
-    steps = sent.steps(session, run.id) if report is None else []
+    steps = progress_events.steps(session, run.id) if report is None else []
     device_roof = seen_roof(session, run)
     drawn = drawings(session, run, curve, steps, device_roof)
     validations = validations_of(session, run)
@@ -151,10 +151,10 @@ def run_page(
         memory=memory_drawing(session, run.bundle_digest, f"{addresses.run(run.id)}/memory"),
         states=drawn.states,
         states_note=timeline_note(report) if report and drawn.states else "",
-        says=explanation.says,
+        message=explanation.message,
         waiting=waiting_table(explanation.waiting) if explanation.waiting else None,
         progress=progress_facts(run, explanation.waiting, steps) if is_open else (),
-        log=tuple(sent.log(session, run.id)),
+        log=tuple(progress_events.log(session, run.id)),
         tries=tuple(explanation.tries),
         attempts=attempt_table(explanation),
         downloads=downloads(run),

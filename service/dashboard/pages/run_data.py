@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import Validation
 from service.base.settings import Settings
-from service.dashboard import memory_plan, queries, sent
+from service.dashboard import memory_plan, progress_events, queries
 from service.dashboard.facts import RunFacts
+from service.dashboard.pages.comparison_run import comparison_view, turns_table
 from service.dashboard.pages.device_roof import seen_roof
 from service.dashboard.pages.history import attempt_table, waiting_table
 from service.dashboard.pages.memory import memory_table
@@ -20,7 +21,6 @@ from service.dashboard.pages.sustained import sustained_view as curve_in
 from service.dashboard.pages.sustained import window_table
 from service.dashboard.pages.timeline import moment_table
 from service.dashboard.pages.training import loss_table, validation_table
-from service.dashboard.pages.turns import comparison_view, turns_table
 from service.dashboard.tables import Column, Row, Table, table
 from service.store.database.models import Run
 from service.work.runs.why import why
@@ -64,12 +64,12 @@ def run_data(session: Session, settings: Settings, run_id: str, name: str, sort:
         return memory_table(plan) if plan else None
     if name == "losses":
         training = run.report.training if run.report else None
-        losses = run.report.losses if run.report else sent.losses(session, run_id, limit=None)
+        losses = run.report.losses if run.report else progress_events.losses(session, run_id, limit=None)
         return loss_table(losses, training.learning_rates if training else ())
     if name == "validations":
         return validation_table(validations_of(session, run))
     if name == "sent":
-        return sent_table(sent.steps(session, run_id))
+        return sent_table(progress_events.steps(session, run_id))
     if name == "windows":
         curve = curve_in(run)
         return window_table(curve) if curve else None
@@ -81,7 +81,7 @@ def run_data(session: Session, settings: Settings, run_id: str, name: str, sort:
 
 def validations_of(session: Session, run: RunFacts) -> Sequence[Validation]:
     if run.report is None:
-        return sent.validations(session, run.id)
+        return progress_events.validations(session, run.id)
     return run.report.training.validations if run.report.training else ()
 
 

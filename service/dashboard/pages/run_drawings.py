@@ -19,7 +19,7 @@ from service.dashboard.pages.sustained import sustained_figure
 from service.dashboard.pages.timeline import timeline
 from service.dashboard.pages.training import loss_figure
 from service.dashboard.parts import Figure
-from service.dashboard.sent import SentStep
+from service.dashboard.progress_events import SentStep
 from service.store.database.memory import lasting_of
 from service.work.runs.sustained_views import SustainedView
 

@@ -13,7 +13,7 @@ from service.dashboard.charts.steps import StepSeries, step_plot
 from service.dashboard.facts import RunFacts
 from service.dashboard.pages.history import waiting_facts
 from service.dashboard.parts import Fact, Figure
-from service.dashboard.sent import SentStep
+from service.dashboard.progress_events import SentStep
 from service.dashboard.tables import Column, Row, Table, table
 from service.work.runs.why import Waiting
 

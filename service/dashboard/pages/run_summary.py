@@ -7,9 +7,9 @@ from device_agents.wire import impossible_energy
 from service.dashboard import addresses
 from service.dashboard import format as fmt
 from service.dashboard.facts import RunFacts
+from service.dashboard.pages.comparison_run import turns_figures
 from service.dashboard.pages.sustained import sustained_figures
 from service.dashboard.pages.training import ENDINGS
-from service.dashboard.pages.turns import turns_figures
 from service.dashboard.parts import Chip, Fact, KeyFigure, class_chip, outcome_chip, state_chip, verdict_chip
 from service.work.runs.schemas import ComparisonView
 from service.work.runs.sustained_views import SustainedView

@@ -46,10 +46,12 @@ def sustained_figure(sustained: SustainedView, data_href: str) -> Figure:
         lasted_s=sustained.lasted_s,
         onset_s=sustained.onset_s,
         throttled_s=sustained.throttled_s,
-        says=sustained.says,
+        message=sustained.message,
     )
     above = beyond(series)
-    note = f"{sustained.says}. {fmt.plural(len(sustained.windows), 'window')} of {fmt.number(sustained.window_s, 1)} s."
+    note = (
+        f"{sustained.message}. {fmt.plural(len(sustained.windows), 'window')} of {fmt.number(sustained.window_s, 1)} s."
+    )
     beyond_axis = f"The 90th percentile of {fmt.plural(above, 'window')} is above the axis" if above else ""
     return Figure(
         id="sustained-curve",
@@ -97,7 +99,7 @@ def sustained_figures(sustained: SustainedView) -> tuple[KeyFigure, ...]:
         KeyFigure("Step at first", *fmt.latency_parts(sustained.first_us / 1000)),
         KeyFigure("Step sustained", *fmt.latency_parts(sustained.sustained_us / 1000), under="over the last third"),
         KeyFigure("Slower by", f"{sustained.ratio:.3f}", "\N{MULTIPLICATION SIGN}", reach),
-        KeyFigure("Slows down after", onset, "", sustained.board_says),
+        KeyFigure("Slows down after", onset, "", sustained.board_message),
         KeyFigure("Steps", fmt.number(sustained.steps), "", f"in {format_duration(sustained.lasted_s)}"),
     )
 
@@ -108,5 +110,5 @@ def sustained_facts(sustained: SustainedView) -> tuple[Fact, ...]:
         Fact("Protocol", sustained.protocol),
         Fact("Ended", ENDS[sustained.ended]),
         Fact("Steps fill", fmt.percent(sustained.busy), hint="Of the time; the rest is between steps"),
-        Fact("The board said", sustained.board_says or "nothing of throttling or of its clock"),
+        Fact("The board said", sustained.board_message or "nothing of throttling or of its clock"),
     )

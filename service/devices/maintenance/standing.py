@@ -26,7 +26,7 @@ class Hold:
     """The reason that keeps new work from a device, and until when, if that is known."""
 
     code: Literal["drained", "maintenance"]
-    says: str
+    message: str
     until: float | None = None
 
 

@@ -13,8 +13,8 @@ from service.dashboard import forms, visitors
 from service.dashboard.actions import Action
 from service.dashboard.extensions import Concern
 from service.dashboard.forms import Field, Form, Typed
-from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
-from service.dashboard.pages.admin.part import AdminPart, Made, path
+from service.dashboard.pages.admin.listing import FIRST, ListQuery, page_of
+from service.dashboard.pages.admin.part import AdminPart, CreationNotice, path
 from service.dashboard.tables import Column, Row, Value, table
 from service.features.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated
 from service.store.database.models import Webhook
@@ -39,7 +39,9 @@ COLUMNS = (
 EMPTY = "Nobody is told yet. Name an address of yours below, and the farm posts to it when something ends."
 
 
-def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
+def part(
+    session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
+) -> AdminPart:
     """The organisation's webhooks, and the form for another."""
     listing = page_of(session, Webhook, Webhook.id, query, names=(Webhook.url,))
     webhooks = table(NAME, "Webhooks, newest first", COLUMNS, [_row(row) for row in listing.rows])
@@ -54,7 +56,7 @@ is used on two machines. Each message is signed; one that fails is sent again, l
         EMPTY,
         offered,
         created,
-        listing.says("webhook"),
+        listing.message("webhook"),
         found_by="address",
         **asdict(listing.links(NAME)),
     )
@@ -74,11 +76,11 @@ def body(typed: Typed) -> WebhookCreate:
     return forms.body_of(WebhookCreate, {"url": typed.text("url"), "events": list(typed.all("events"))})
 
 
-def creation_notice(webhook: WebhookCreated) -> Made:
+def creation_notice(webhook: WebhookCreated) -> CreationNotice:
     """The secret that its messages are signed with."""
     note = "Whoever receives the messages checks their signature with it (docs/api.md). It is shown here only. Then \
 send a test from the list below."
-    return Made("The address is told from now on", (("The secret of its signatures", webhook.secret),), note)
+    return CreationNotice("The address is told from now on", (("The secret of its signatures", webhook.secret),), note)
 
 
 def outcome(delivery: DeliveryView) -> str:

@@ -9,10 +9,10 @@ from fastapi.responses import Response
 
 from service.dashboard import addresses, forms, visitors
 from service.dashboard.admin_forms import Find, part_page, submit_form
-from service.dashboard.asked import OfRow
 from service.dashboard.forms import TypedDep
-from service.dashboard.pages.admin.listing import Asked
-from service.dashboard.pages.admin.part import Made, path
+from service.dashboard.pages.admin.listing import ListQuery
+from service.dashboard.pages.admin.part import CreationNotice, path
+from service.dashboard.query_values import OfRow
 from service.features.webhooks import endpoints, page
 from service.people.access import FarmDep, PrincipalDep
 
@@ -23,14 +23,14 @@ BeforeHook = Annotated[str, Query(max_length=200), OfRow("before", "hook")]
 @router.get("/webhooks")
 def show_webhooks(farm: FarmDep, find: Find = "", before: BeforeHook = "") -> Response:
     """Who is told."""
-    return part_page(farm, page.part, Asked(find, before))
+    return part_page(farm, page.part, ListQuery(find, before))
 
 
 @router.post("/webhooks")
 def add_webhook(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Tell one more: the answer shows the secret of its signatures."""
 
-    def add() -> Made:
+    def add() -> CreationNotice:
         return page.creation_notice(endpoints.create_webhook(page.body(typed), farm, principal))
 
     return submit_form(farm, page.part, typed, add, "webhooks")

@@ -21,7 +21,7 @@ from service.base.settings import Settings
 from service.operations.backup.form import BEGIN, END, FORM, KEYS, BackupError, Say, farm_tables, unseal
 from service.operations.backup.unconfirmed import revive_nothing
 from service.operations.backup.writing import key_files
-from service.people.audit.beside import COMMAND
+from service.people.audit.command_entries import COMMAND
 from service.store.database.engine import Database
 from service.store.database.models import HOME, AuditEntry
 from service.store.database.schema import current_revision, known_revisions, migrate, migrate_back, migrate_within

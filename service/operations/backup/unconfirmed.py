@@ -20,7 +20,7 @@ from service.base.schemas import utc_text
 from service.base.settings import Settings
 from service.devices.blame import note
 from service.operations.backup.form import BackupError
-from service.people.audit.beside import COMMAND, add_entry
+from service.people.audit.command_entries import COMMAND, add_entry
 from service.store.database.models import (
     HOME,
     ApiKey,

@@ -56,7 +56,7 @@ OK = Finding("ok")
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingCheck:
     """A check being carried out by a thread of its own, or its last answer."""
 
     started_s: float
@@ -71,7 +71,7 @@ class Readiness:
         self.checks = tuple(checks)
         self._keep_s = keep_s
         self._lock = threading.Lock()
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, PendingCheck] = {}
 
     def findings(self, without: Iterable[str] = ()) -> dict[str, Finding]:
         """Returns the finding of each check but the excluded ones, within the longest of their limits."""
@@ -79,18 +79,18 @@ class Readiness:
         pending = {check.name: self._ask(check) for check in checks}
         return {check.name: _wait(check, pending[check.name]) for check in checks}
 
-    def _ask(self, check: Check) -> Asked:
+    def _ask(self, check: Check) -> PendingCheck:
         now = time.monotonic()
         with self._lock:
             last = self._asked.get(check.name)
             if last is not None and (not last.finished.is_set() or now - last.started_s < self._keep_s):
                 return last
-            pending = self._asked[check.name] = Asked(now)
+            pending = self._asked[check.name] = PendingCheck(now)
         threading.Thread(target=_carry_out, args=(check, pending), name=f"check-{check.name}", daemon=True).start()
         return pending
 
 
-def _carry_out(check: Check, pending: Asked) -> None:
+def _carry_out(check: Check, pending: PendingCheck) -> None:
     try:
         check.act()
     except Exception as error:  # whatever a driver raises: this is the place that reports it
@@ -99,7 +99,7 @@ def _carry_out(check: Check, pending: Asked) -> None:
     pending.finished.set()
 
 
-def _wait(check: Check, pending: Asked) -> Finding:
+def _wait(check: Check, pending: PendingCheck) -> Finding:
     left_s = pending.started_s + check.limit_s - time.monotonic()
     if pending.finished.wait(max(0.0, left_s)):
         return pending.finding

@@ -50,7 +50,7 @@ Reader = Callable[[Session], list[Metric]]
 
 
 @dataclass(slots=True)
-class Kept:
+class CachedFigure:
     """Figures that were read, and when they may be read again."""
 
     read: Reader
@@ -77,13 +77,13 @@ class FarmCollector(Collector):
         self._lock = threading.Lock()
         keep_s = farm.settings.metrics_s
         self._kept = (
-            Kept(_queues, keep_s),
-            Kept(_leases, keep_s),
-            Kept(_devices, keep_s),
-            Kept(_parts, keep_s),
-            Kept(_states, keep_s * SLOW),
-            Kept(_stored, keep_s * SLOW),
-            Kept(Ended().read, keep_s),
+            CachedFigure(_queues, keep_s),
+            CachedFigure(_leases, keep_s),
+            CachedFigure(_devices, keep_s),
+            CachedFigure(_parts, keep_s),
+            CachedFigure(_states, keep_s * SLOW),
+            CachedFigure(_stored, keep_s * SLOW),
+            CachedFigure(Ended().read, keep_s),
         )
 
     def describe(self) -> Iterator[Metric]:

@@ -21,7 +21,7 @@ from service.base.incremental import IncrementalTask
 from service.base.settings import Settings
 from service.operations.retention.needed import is_needed, is_open_anywhere
 from service.operations.retention.rules import DAY_S, RuleName, days_of
-from service.people.audit.beside import add_entry
+from service.people.audit.command_entries import add_entry
 from service.store.database.engine import Database
 from service.store.database.models import (
     OPEN_JOB_STATES,
@@ -50,7 +50,7 @@ NAMES = {"bundle": "bundle", "dataset": "data set", "weights": "trained weights"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Removal:
     """Something that went, or would go. `subject`: a digest; for rows of a log, how many."""
 
     organisation_id: str
@@ -66,10 +66,10 @@ class Retention:
     database: Database
     settings: Settings
     dry_run: bool = False
-    removals: list[Taken] = field(default_factory=list)
+    removals: list[Removal] = field(default_factory=list)
     now: float = field(default_factory=time.time)
 
-    def run(self) -> list[Taken]:
+    def run(self) -> list[Removal]:
         """The whole pass."""
         for _ in self.steps():
             pass
@@ -120,7 +120,7 @@ class Retention:
             holding = session.get(Holding, key, with_for_update=True)
             if holding is None or not _is_still_due(holding, before) or is_needed(session, holding, before):
                 return
-            removal = Taken(key[0], NAMES[holding.kind], digest, holding.size_bytes)
+            removal = Removal(key[0], NAMES[holding.kind], digest, holding.size_bytes)
             self.removals.append(removal)
             holding.files_removed_at = time.time()
             if holding.kind == "bundle":
@@ -150,7 +150,7 @@ class Retention:
             session.execute(update(Job).where(Job.model_digest == digest, *old).values(files_removed_at=time.time()))
             is_noted = session.get(Holding, (organisation_id, "model", digest)) is not None  # as that was taken
             if digest in release_free(session, files) and not is_noted:
-                removal = Taken(organisation_id, "model", digest, size_bytes or 0)
+                removal = Removal(organisation_id, "model", digest, size_bytes or 0)
                 self.removals.append(removal)
                 note(session, removal)
 
@@ -185,7 +185,7 @@ class Retention:
     def _forget(
         self, organisation_id: str, what: str, ids: Sequence[str], act: Callable[[Session, Sequence[str]], None]
     ) -> None:
-        removal = Taken(organisation_id, what, f"{len(ids)}")
+        removal = Removal(organisation_id, what, f"{len(ids)}")
         self.removals.append(removal)
         if self.dry_run:
             return
@@ -231,7 +231,7 @@ def release_free(session: Session, files: Sequence[str]) -> set[str]:
     return set(free) - still
 
 
-def note(session: Session, removal: Taken) -> None:
+def note(session: Session, removal: Removal) -> None:
     """The audit log's entry, in the transaction of what it tells."""
     size = f", {removal.size_bytes:,} bytes" if removal.size_bytes else ""
     detail = f"{removal.what}{size}: removed by the rules of retention"

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.base.identifiers import clean_text
 from service.base.problems import SECRET_PARAMETERS
-from service.people.audit.beside import address_of
+from service.people.audit.command_entries import address_of
 from service.people.keys.service import Principal
 from service.store.database.engine import Database
 from service.store.database.models import AuditEntry

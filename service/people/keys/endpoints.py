@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.base.problems import Forbidden, NotFound
 from service.base.settings import Settings
 from service.people.access import COOKIE, FarmDep, PrincipalDep, WholeFarmDep
-from service.people.audit.beside import address_of
+from service.people.audit.command_entries import address_of
 from service.people.idempotency import EVERY_TIME, RepeatsDep
 from service.people.keys import service
 from service.people.keys.schemas import KeyCreate, KeyCreated, KeyView, LinkCreated, key_view

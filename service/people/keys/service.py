@@ -11,7 +11,7 @@ from sqlalchemy import Row, Select, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.base.identifiers import clean_name, new_secret, secret_hash
-from service.people.audit.beside import add_entry
+from service.people.audit.command_entries import add_entry
 from service.people.permissions import ROLES, SCOPES, scopes_of
 from service.store.database.memory import Memory, recalled
 from service.store.database.models import HOME, ApiKey, DashboardLink, DashboardSession, Organisation, User

@@ -29,7 +29,7 @@ def create(session: Session, farm: Farm, body: GroupCreate, *, api_key_id: str) 
     All or none: what does not fit one device, or a quota, refuses the whole. Raises: as `runs.create`, and Invalid if
     there are not so many devices.
     """
-    bundle = bundles.held(session, body.bundle, where="bundle").bundle
+    bundle = bundles.held_bundle(session, body.bundle, where="bundle").bundle
     devices = _devices(session, farm, body, bundle)
     group = RunGroup(api_key_id=api_key_id, name=clean_name(body.name))
     session.add(group)
@@ -49,12 +49,12 @@ def create(session: Session, farm: Farm, body: GroupCreate, *, api_key_id: str) 
 
 def _devices(session: Session, farm: Farm, body: GroupCreate, bundle: bundles.Built) -> Sequence[Standing]:
     wants = wants_of(body.where, body.own_data, body.mode)
-    features = compared.features(bundle, compared.held(session, body.others, bundle))
+    features = compared.features(bundle, compared.compared_bundles(session, body.others, bundle))
     wish = Wish(bundle.target, features, None, body.device_class, frozenset(wants))
     every = standings(session, farm.settings, wish, most=MOST_DEVICES + 1)
     fitting = [standing for standing in every if standing.code not in NEVER]
     if not fitting or len(fitting) < (body.count or 1):
-        others = "; ".join(f"{standing.device.name} {standing.says}" for standing in every if standing.code in NEVER)
+        others = "; ".join(f"{standing.device.name} {standing.message}" for standing in every if standing.code in NEVER)
         raise Invalid(
             "group.devices",
             f"{len(fitting)} devices could take it, {body.count or 'at least 1'} are asked "

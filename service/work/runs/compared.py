@@ -22,7 +22,7 @@ from service.work.runs.schemas import ComparedView, ComparisonView
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JudgedComparison:
     """The part of a comparison that does not depend on who looks, without its raw times."""
 
     bundles: tuple[str, ...]
@@ -34,14 +34,14 @@ class Found:
 
 MOST_KEPT = 1000
 """Comparisons that a process remembers, a few hundred bytes each."""
-_KEPT: dict[tuple[str, float], Found] = {}
+_KEPT: dict[tuple[str, float], JudgedComparison] = {}
 _LOCK = threading.Lock()
 
 
-def held(session: Session, digests: Sequence[str], first: Built) -> list[Built]:
+def compared_bundles(session: Session, digests: Sequence[str], first: Built) -> list[Built]:
     """The bundles that a request wants to compare with the first. Raises: NotFound, Gone, Invalid."""
     others = [
-        bundles.held(session, digest, where=f"others.{place}", hint="POST /compile makes one").bundle
+        bundles.held_bundle(session, digest, where=f"others.{place}", hint="POST /compile makes one").bundle
         for place, digest in enumerate(digests)
     ]
     for place, bundle in enumerate(others):
@@ -93,7 +93,7 @@ def view(session: Session, run: Run, result: Result) -> ComparisonView | None:
     return named(session, comparison) if comparison else None
 
 
-def named(session: Session, comparison: Found) -> ComparisonView:
+def named(session: Session, comparison: JudgedComparison) -> ComparisonView:
     """With what the session's organisation calls the bundles."""
     names = holdings.of_digests(session, "bundle", comparison.bundles)
     rows = [
@@ -115,7 +115,7 @@ def named(session: Session, comparison: Found) -> ComparisonView:
     )
 
 
-def comparison_in(digest: str, effect: float, read: Callable[[], Comparison | None]) -> Found | None:
+def comparison_in(digest: str, effect: float, read: Callable[[], Comparison | None]) -> JudgedComparison | None:
     """Returns what the report of that digest comes to: worked out once, for the longest take a fifth of a second to
     read and to judge. `read`: reads it.
     """
@@ -128,7 +128,7 @@ def comparison_in(digest: str, effect: float, read: Callable[[], Comparison | No
     recorded = read()
     if recorded is None:
         return None
-    comparison = Found(
+    comparison = JudgedComparison(
         recorded.bundles, recorded.threads, recorded.ended, recorded.protocol, verdict_of(recorded, effect)
     )
     with _LOCK:

@@ -17,11 +17,11 @@ from service.people.holdings import service as holdings
 from service.people.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.people.streaming.events import EVENT_STREAM, After, LastEventId, refuse_taken_events, respond
 from service.people.streaming.long_poll import Wait, watch
-from service.store.cancelling import come_to
+from service.store.cancelling import effect_of
 from service.store.database.models import OPEN_RUN_STATES, Holding, Run
 from service.store.farm import Farm
 from service.store.files import BINARY, file_response
-from service.work.runs import about, again, compared, placement, provenance, remarks, service, sustained
+from service.work.runs import about, compared, placement, provenance, remarks, retry, service, sustained
 from service.work.runs.about import RunAbout
 from service.work.runs.filter import RunFilter
 from service.work.runs.intervals import intervals
@@ -49,7 +49,7 @@ def _named(session: Session, run: Run) -> Holding:
 
 
 def _create(session: Session, farm: Farm, body: RunCreate, key_id: str) -> Answer:
-    held = bundles.held(session, body.bundle, where="bundle", hint="POST /compile makes one")
+    held = bundles.held_bundle(session, body.bundle, where="bundle", hint="POST /compile makes one")
     run = service.create(session, body, held.bundle, api_key_id=key_id, limits=farm.settings, storage=farm.storage)
     notes = (*remarks.of_settings(body), *remarks.of_run(session, run))
     warnings = [*notes, *placement.warnings_of(session, farm.settings, run)]
@@ -130,11 +130,11 @@ def explain_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunWhy:
 def cancel_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunCancelled:
     """Ask a run to stop. A run that has ended stays as it is; `says` tells so."""
     with farm.database.transaction() as session:
-        says = come_to(service.find(session, run_id))
+        message = effect_of(service.find(session, run_id))
         run = service.cancel(session, run_id)
         session.flush()
         session.refresh(run)
-        return RunCancelled(**run_view(run, _named(session, run)).model_dump(), says=says)
+        return RunCancelled(**run_view(run, _named(session, run)).model_dump(), message=message)
 
 
 @router.get("/{run_id}/events", response_class=Response, responses=EVENT_STREAM)
@@ -169,7 +169,7 @@ def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
         )
 
 
-@router.post("/{run_id}/again", status_code=202, response_model=RunCreated)
+@router.post("/{run_id}/retry", status_code=202, response_model=RunCreated)
 def run_again(
     run_id: str, farm: FarmDep, principal: PrincipalDep, body: RunAgain | None = None, key: IdempotencyKey = None
 ) -> Response:
@@ -177,10 +177,10 @@ def run_again(
     where = body or RunAgain()
 
     def act() -> Answer:
-        return _create(session, farm, again.request_of(service.find(session, run_id), where), principal.key_id)
+        return _create(session, farm, retry.request_of(service.find(session, run_id), where), principal.key_id)
 
     with farm.database.transaction() as session:
-        payload = fingerprint(f"POST /runs/{run_id}/again", where.model_dump_json())
+        payload = fingerprint(f"POST /runs/{run_id}/retry", where.model_dump_json())
         answer = once(
             session,
             api_key_id=principal.key_id,
@@ -192,11 +192,11 @@ def run_again(
     return answer.response()
 
 
-@router.get("/{run_id}/beside/{other_id}")
+@router.get("/{run_id}/compare/{other_id}")
 def show_beside(run_id: str, other_id: str, farm: FarmDep, _: PrincipalDep) -> BesideView:
     """Whether another run says what this one says, and what explains a difference."""
     with farm.database.read() as session:
-        return again.beside(session, service.find(session, run_id), service.find(session, other_id), now=time.time())
+        return retry.beside(session, service.find(session, run_id), service.find(session, other_id), now=time.time())
 
 
 @router.get("/{run_id}/weights", response_class=Response, responses=BINARY)  # type: ignore[arg-type]

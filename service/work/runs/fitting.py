@@ -103,7 +103,7 @@ class Standing:
 
     device: Device
     code: Code
-    says: str
+    message: str
     until: float | None = None
     """When that passes by itself, as far as is known."""
     busy_since: float | None = None
@@ -130,7 +130,7 @@ def standings(
             settings, wish, device, busy.get(device.id), spent.get(device.id), calendar, own_runs=own_runs
         )
         remark = f" ({ON_TWO_MACHINES})" if device.id in twice else ""
-        results.append(replace(standing, says=standing.says + remark))
+        results.append(replace(standing, message=standing.message + remark))
     return sorted(results, key=lambda standing: (ORDER.index(standing.code), standing.device.name))
 
 
@@ -217,7 +217,7 @@ def _standing(
         )
     hold = calendar.hold(device, free_s(settings, device, wish.settings))
     if hold is not None:
-        return Standing(device, hold.code, hold.says, hold.until)
+        return Standing(device, hold.code, hold.message, hold.until)
     tried = _tried(settings, device, spent)
     if tried is not None:
         return tried

@@ -55,7 +55,7 @@ class Forecast:
     is_more: bool
     """There are more ahead than were counted."""
     start_at: float | None
-    sureness: Confidence
+    confidence: Confidence
     basis: str
     """Basis of the forecast, in words."""
     taker: str = ""
@@ -119,7 +119,7 @@ def _within_quota(session: Session, run: Run, fitting: Sequence[Standing], full:
 def _roughly(forecast: Forecast, basis: str) -> Forecast:
     return replace(
         forecast,
-        sureness="rough" if forecast.sureness == "fair" else forecast.sureness,
+        confidence="rough" if forecast.confidence == "fair" else forecast.confidence,
         basis=f"{basis}; {forecast.basis}",
     )
 

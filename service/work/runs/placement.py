@@ -66,7 +66,7 @@ def warnings_of(session: Session, settings: Settings, run: Run) -> list[RunWarni
     if has_one(session, settings, wish):
         return []
     devices = standings(session, settings, wish, run)
-    listing = "; ".join(f"{standing.device.name} {standing.says}" for standing in devices[:SHOWN])
+    listing = "; ".join(f"{standing.device.name} {standing.message}" for standing in devices[:SHOWN])
     more = f"; and {len(devices) - SHOWN} more" if len(devices) > SHOWN else ""
     message = listing + more if devices else nothing_there(run.wanted_device_class, run.target)
     where = "device" if run.wanted_device_id else "device_class" if run.wanted_device_class else "target"

@@ -206,7 +206,7 @@ class RunCreated(RunView):
 class RunCancelled(RunView):
     """A run that somebody wants to stop."""
 
-    says: str
+    message: str
     """Outcome of the request, in words that follow the run's id."""
 
 
@@ -231,7 +231,7 @@ class ComparedView(View):
     ratio_high: float | None
     """Where the ratio lies; all of a comparison's intervals together are wrong in 0.4% of comparisons at most. Null:
     too few rounds."""
-    says: str
+    message: str
     """That in words: faster, slower, no difference of the size that matters, or cannot tell."""
 
 
@@ -314,7 +314,7 @@ class RatioView(View):
     ratio: float
     low: float | None
     high: float | None
-    says: str
+    message: str
 
 
 class BesideView(View):
@@ -324,7 +324,7 @@ class BesideView(View):
     second: str
     agrees: bool | None
     """Whether the second says what the first said; null: it cannot be told."""
-    says: str
+    message: str
     """That in words, with why."""
     differences: list[DifferenceView]
     """Differences in what explains a number."""

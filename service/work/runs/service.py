@@ -49,7 +49,7 @@ def create(
     settings = body.settings
     _check_kind(session, settings, bundle, limits)
     checkpoints.check_asked(settings, bundle.manifest)
-    others = compared.held(session, body.others, bundle)
+    others = compared.compared_bundles(session, body.others, bundle)
     features = compared.features(bundle, others)
     _check_place(session, body, bundle, features)
     placement.check_class(session, body, bundle.target)
@@ -217,7 +217,7 @@ def newest_runs(
     session: Session, chosen: RunFilter, *, limit: int, cursor: str | None
 ) -> tuple[Sequence[Run], str | None]:
     """A page of runs, the newest first, and the next cursor."""
-    named = bundles.held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id)
+    named = bundles.holds_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id)
     query = select(Run).join(Holding, named).where(*chosen.conditions())
     return newest_first(session, query, Run.id, limit=limit, cursor=cursor)
 

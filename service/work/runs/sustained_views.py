@@ -43,8 +43,8 @@ class SustainedView(View):
     clock_first_hz: float | None
     clock_last_hz: float | None
     """The board's clock in the same two stretches; null: it tells none."""
-    says: str
+    message: str
     """In words: slows down after so long, no slow-down, or cannot tell."""
-    board_says: str
+    board_message: str
     """Statement of the board itself, in words; empty: none."""
     windows: list[SustainedWindowView]

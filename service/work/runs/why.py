@@ -53,7 +53,7 @@ class DeviceWhy(View):
     name: str
     device_class: str
     code: fitting.Code
-    says: str
+    message: str
     until: Timestamp | None
 
 
@@ -62,7 +62,7 @@ class Waiting(View):
 
     code: str
     """`next`, `queue`, `quota`, `excluded`, `unavailable` or `none`: what keeps it."""
-    says: str
+    message: str
     devices: list[DeviceWhy]
     """At most 50, those that fit first."""
     more_devices: int
@@ -71,7 +71,7 @@ class Waiting(View):
     is_position_least: bool
     """There are more runs ahead than were counted."""
     expected_start_at: Timestamp | None
-    sureness: Literal["fair", "rough", "unknown"]
+    confidence: Literal["fair", "rough", "unknown"]
     basis: str
     expires_at: Timestamp
 
@@ -81,7 +81,7 @@ class RunWhy(View):
 
     id: str
     state: str
-    says: str
+    message: str
     """Summary in one or two sentences."""
     tries: list[TryWhy]
     waiting: Waiting | None
@@ -98,13 +98,13 @@ def why(session: Session, settings: Settings, run: Run) -> RunWhy:
     twice = refused_lately(session, [device.id for _, device in rows] if run.state in OPEN_RUN_STATES else [])
     names = dict.fromkeys(device.name for _, device in rows if device.id in twice)
     summary += "".join(f" {name}: {ON_TWO_MACHINES}." for name in names)
-    return RunWhy(id=run.id, state=run.state, says=summary, tries=tries, waiting=waiting)
+    return RunWhy(id=run.id, state=run.state, message=summary, tries=tries, waiting=waiting)
 
 
 def _summary(run: Run, rows: Sequence[tuple[Attempt, Device]], waiting: Waiting | None) -> str:
     if waiting is not None:
         after = f"It was tried {_times(len(rows))} and is in the queue again. " if rows else ""
-        return after + waiting.says
+        return after + waiting.message
     where = rows[-1][1].name if rows else ""
     if run.state in OPEN_RUN_STATES:
         so_far = format_duration(time.time() - rows[-1][0].created_at) if rows else ""
@@ -168,27 +168,27 @@ def waiting_of(session: Session, settings: Settings, run: Run) -> Waiting:
     devices = standings(session, settings, Wish.of(session, run), run)
     ready = [standing for standing in devices if standing.fits]
     outlook = forecast(session, settings, run, ready)
-    code, says = waiting_words(run, devices, outlook)
+    code, message = waiting_words(run, devices, outlook)
     views = [
         DeviceWhy(
             device_id=standing.device.id,
             name=standing.device.name,
             device_class=standing.device.device_class,
             code=standing.code,
-            says=standing.says,
+            message=standing.message,
             until=standing.until,
         )
         for standing in devices[:SHOWN_DEVICES]
     ]
     return Waiting(
         code=code,
-        says=says,
+        message=message,
         devices=views,
         more_devices=max(0, len(devices) - SHOWN_DEVICES),
         position=outlook.ahead + 1 if outlook else None,
         is_position_least=outlook.is_more if outlook else False,
         expected_start_at=outlook.start_at if outlook else None,
-        sureness=outlook.sureness if outlook else "unknown",
+        confidence=outlook.confidence if outlook else "unknown",
         basis=outlook.basis if outlook else "no device can take it now",
         expires_at=run.queue_deadline_at,
     )
@@ -223,7 +223,7 @@ def _in_queue(devices: Sequence[Standing], outlook: Forecast) -> tuple[str, str]
         return "next", f"It is next: {taker} is free and gets it when it asks, in a few seconds."
     busy = f"{len(ready)} device{' fits' if len(ready) == 1 else 's fit'}, {len(ready) - len(free)} of them busy"
     if len(ready) == 1 and not free:
-        busy = f"the one device that fits, {ready[0].device.name}, {ready[0].says}"
+        busy = f"the one device that fits, {ready[0].device.name}, {ready[0].message}"
     return "queue", f"It waits: {busy}; {_ahead(outlook, 'ahead of it')}; {_when(outlook)} ({outlook.basis})."
 
 
@@ -246,11 +246,11 @@ def _ahead(outlook: Forecast, which: str) -> str:
 def _when(outlook: Forecast) -> str:
     if outlook.start_at is None:
         return "when it starts is unknown"
-    about = "about" if outlook.sureness == "fair" else "very roughly"
+    about = "about" if outlook.confidence == "fair" else "very roughly"
     return f"it may start in {about} {format_duration(max(0.0, outlook.start_at - time.time()))}"
 
 
 def _device_list(devices: Sequence[Standing], most: int = 5) -> str:
-    listing = "; ".join(f"{standing.device.name} {standing.says}" for standing in devices[:most])
+    listing = "; ".join(f"{standing.device.name} {standing.message}" for standing in devices[:most])
     rest = Counter(standing.code for standing in devices[most:])
     return listing + "".join(f"; {count} more: {code}" for code, count in rest.items())

@@ -230,7 +230,7 @@ def test_the_binary_trains_and_scores_them_all(tmp_path: Path, kernel_cache: Pat
 
 
 @pytest.mark.parametrize(
-    ("loss", "where", "says"),
+    ("loss", "where", "message"),
     [
         ({"class_weights": [1, 2]}, "spec.loss.class_weights", "2 numbers, and there are 5 classes"),
         ({"kind": "bce_with_logits", "pos_weight": [1, 2]}, "spec.loss.pos_weight", "5 classes"),
@@ -244,9 +244,9 @@ def test_the_binary_trains_and_scores_them_all(tmp_path: Path, kernel_cache: Pat
         ({"kind": "mse", "batch_axis": 1}, "spec.loss.batch_axis", "does not have the batch, 4, in axis 1"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_place(loss: dict[str, Any], where: str, says: str) -> None:
+def test_what_does_not_fit_is_refused_with_its_place(loss: dict[str, Any], where: str, message: str) -> None:
     _, model = tagger()
     with pytest.raises(SpecError) as caught:
         attach_loss(imported(model, batch=BATCH), spec_of(loss).loss)
     assert caught.value.where == where
-    assert says in str(caught.value)
+    assert message in str(caught.value)

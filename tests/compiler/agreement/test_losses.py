@@ -237,7 +237,7 @@ def test_the_binary_minimises_the_graphs_own_loss(tmp_path: Path, kernel_cache: 
 
 
 @pytest.mark.parametrize(
-    ("loss", "where", "says"),
+    ("loss", "where", "message"),
     [
         ({"kind": "graph", "output": "boxes"}, "spec.loss.output", "one number"),
         (
@@ -249,12 +249,12 @@ def test_the_binary_minimises_the_graphs_own_loss(tmp_path: Path, kernel_cache: 
         ({"terms": [{"output": "classes", "class_axis": 3}]}, "spec.loss.terms[0].class_axis", "rank is 2"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_place(loss: object, where: str, says: str) -> None:
+def test_what_does_not_fit_is_refused_with_its_place(loss: object, where: str, message: str) -> None:
     _, model = heads()
     with pytest.raises(SpecError) as caught:
         attach_loss(imported(model, batch=BATCH), spec_of(loss).loss)
     assert caught.value.where == where
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

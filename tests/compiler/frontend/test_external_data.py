@@ -142,10 +142,10 @@ REFUSED: dict[str, tuple[list[TensorProto], Mapping[str, bytes], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_contradicts_itself_is_refused_by_the_tensors_name(name: str) -> None:
-    tensors, files, says = REFUSED[name]
+    tensors, files, message = REFUSED[name]
     with pytest.raises(ModelError) as caught:
         imported(with_tensor(*tensors), files)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.hint or name == "texts"
 
 

@@ -127,7 +127,7 @@ def test_a_later_rule_overrides_by_any_selector(net: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "says"),
+    ("rule", "message"),
     [
         ({"modules": "b.7"}, r"no module is called 'b\.7' \(did you mean"),
         ({"modules": "head", "kind": "any", "ratio": 0.5, "layers": 1}, "modules and layers stand in one rule"),
@@ -140,8 +140,8 @@ def test_a_later_rule_overrides_by_any_selector(net: Graph) -> None:
         ({"last_biases": 0}, "expected an integer from 1"),
     ],
 )
-def test_what_matches_nothing_is_refused(net: Graph, rule: dict[str, object], says: str) -> None:
-    with pytest.raises(PlanError, match=says):
+def test_what_matches_nothing_is_refused(net: Graph, rule: dict[str, object], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
         resolve_plan(net, SparsePlan.parse({"update": [rule]}))
 
 
@@ -173,7 +173,7 @@ def test_a_scheme_finds_bottlenecks_of_every_kind(net: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "says"),
+    ("plan", "message"),
     [
         ("{scheme: {kind: bottlenecks, weight_blocks: 5}}", "last 6 blocks, the model has 4"),
         (
@@ -185,8 +185,8 @@ def test_a_scheme_finds_bottlenecks_of_every_kind(net: Graph) -> None:
         ("tiny-training-mcunet", "no 22 last layers: the model has 16"),
     ],
 )
-def test_a_scheme_that_does_not_fit_says_what_is_missing(net: Graph, plan: str, says: str) -> None:
-    with pytest.raises(PlanError, match=says):
+def test_a_scheme_that_does_not_fit_says_what_is_missing(net: Graph, plan: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
         resolve_plan(net, SparsePlan.parse(plan))
 
 

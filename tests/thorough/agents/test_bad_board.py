@@ -63,7 +63,7 @@ def start(farm: LiveFarm, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "runs", "says"),
+    ("fault", "runs", "message"),
     [
         (AN_HOUR_AHEAD, 10, "clock is 3,600 s ahead of the farm's"),
         (OLD_AND_AN_HOUR_BEHIND, 10, "envelope.not_before 3 times"),
@@ -72,7 +72,7 @@ def start(farm: LiveFarm, tmp_path: Path) -> Iterator[Start]:
     ids=["clock", "clock-of-an-older-agent", "sandbox"],
 )
 def test_a_bad_board_is_quarantined_and_the_good_one_does_all(
-    farm: LiveFarm, start: Start, fault: str, runs: int, says: str
+    farm: LiveFarm, start: Start, fault: str, runs: int, message: str
 ) -> None:
     digest = farm.keep_bundle()
     start("bad", fault)
@@ -81,7 +81,7 @@ def test_a_bad_board_is_quarantined_and_the_good_one_does_all(
         farm.run(digest)
     until(lambda: farm.device("bad")["state"] == "quarantined")
     assert {run["state"] for run in farm.runs()} == {"queued"}, "with the bad one alone they wait"
-    assert says in farm.device("bad")["state_reason"]
+    assert message in farm.device("bad")["state_reason"]
     start("good")
     until(lambda: {run["state"] for run in farm.runs()} == {"succeeded"})
     tries = [farm.http.get(f"/runs/{run['id']}").json()["tries"] for run in farm.runs()]

@@ -37,7 +37,7 @@ class Behaviour:
     code: str | None = None
     """Of its attempts; None: they succeeded."""
     marks: frozenset[str] = frozenset()
-    says: str = ""
+    message: str = ""
     """A word of the marks, or of why it is quarantined."""
     answer: str = ""
     """The code of a refusal that it must have got."""
@@ -271,7 +271,7 @@ def _struck(name: str, code: str, turn: Turn | None = None, cause: p.Cause = "de
         turn or _failed(code, cause),
         "quarantined",
         code,
-        says=code,
+        message=code,
         comes_back="canary",
         lies_again=code == "device.disk",
     )
@@ -285,8 +285,8 @@ def _backwards() -> tuple[p.DeviceState, ...]:
 OFF: dict[str, Any] = {"state": "quarantined", "most_tries": 0, "comes_back": "clock"}
 NOISY = p.Verdict("noisy", "spread")
 BEHAVIOURS = (
-    Behaviour("clock-ahead", clock(4000.0), says="ahead of the farm's", **OFF),
-    Behaviour("clock-behind", clock(-4000.0), says="behind the farm's", **OFF),
+    Behaviour("clock-ahead", clock(4000.0), message="ahead of the farm's", **OFF),
+    Behaviour("clock-behind", clock(-4000.0), message="behind the farm's", **OFF),
     _struck("clock-of-an-older-agent", "envelope.expired", cause="policy"),
     _struck("sandbox-fails", "launch.sandbox"),
     _struck("nothing-starts", "launch.exec"),
@@ -300,48 +300,53 @@ BEHAVIOURS = (
         "never-begins", never_begins, code="infra.not-received", marks=frozenset({"not-received"}), most_tries=18
     ),
     Behaviour(
-        "always-noisy", reports(verdict=NOISY), marks=frozenset({"always-noisy"}), says="noisy", most_tries=12, runs=12
+        "always-noisy",
+        reports(verdict=NOISY),
+        marks=frozenset({"always-noisy"}),
+        message="noisy",
+        most_tries=12,
+        runs=12,
     ),
     Behaviour(
-        "500-degrees", _sensor(temperature_c=500.0), marks=frozenset({"sensors"}), says="temperature_c", most_tries=6
+        "500-degrees", _sensor(temperature_c=500.0), marks=frozenset({"sensors"}), message="temperature_c", most_tries=6
     ),
     Behaviour(
         "minus-400-degrees",
         _sensor(temperature_c=-400.0),
         marks=frozenset({"sensors"}),
-        says="temperature_c",
+        message="temperature_c",
         most_tries=6,
     ),
-    Behaviour("negative-power", _sensor(power_mw=-5.0), marks=frozenset({"sensors"}), says="power_mw", most_tries=6),
+    Behaviour("negative-power", _sensor(power_mw=-5.0), marks=frozenset({"sensors"}), message="power_mw", most_tries=6),
     Behaviour(
-        "100-terahertz", _sensor(frequency_hz=1e14), marks=frozenset({"sensors"}), says="frequency_hz", most_tries=6
+        "100-terahertz", _sensor(frequency_hz=1e14), marks=frozenset({"sensors"}), message="frequency_hz", most_tries=6
     ),
     Behaviour(
         "energy-beyond-the-rails",
         reports(energy=p.Energy(1e12, 1e9, "rapl")),
         marks=frozenset({"sensors"}),
-        says="energy",
+        message="energy",
         most_tries=6,
     ),
     Behaviour(
         "ends-before-it-began",
         reports(started_at=5000.0, finished_at=10.0),
         marks=frozenset({"time"}),
-        says="before it began",
+        message="before it began",
         most_tries=6,
     ),
     Behaviour(
         "sensors-read-backwards",
         reports(device_states=_backwards),
         marks=frozenset({"time"}),
-        says="before the reading that came first",
+        message="before the reading that came first",
         most_tries=6,
     ),
     Behaviour(
         "ran-longer-than-it-took",
         reports(started_at=1.0, finished_at=2.0, run_s=100.0),
         marks=frozenset({"time"}),
-        says="between begin and end",
+        message="between begin and end",
         most_tries=6,
     ),
     Behaviour(
@@ -349,7 +354,7 @@ BEHAVIOURS = (
         reports(environment={"isolation": "no privileges, no new privileges"}),
         code="device.isolation",
         marks=frozenset({"isolation"}),
-        says="system calls",
+        message="system calls",
         most_tries=6,
     ),
     _refused("ran-longer-than-it-had-the-run", "run_s", run_s=100_000.0, finished_at=200_000.0),

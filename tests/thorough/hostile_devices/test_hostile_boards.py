@@ -94,7 +94,7 @@ def check_bad(stage: Scene, behaviour: Behaviour, runs: list[str], bad: Board) -
     assert codes == ({behaviour.code} if behaviour.code else set())
     assert stage.marks(bad).keys() == behaviour.marks
     said = f"{device['state_reason']} {stage.marks(bad)}"
-    assert behaviour.says in said, said
+    assert behaviour.message in said, said
     assert (behaviour.answer in ANSWERS.get(bad.device_id, [])) == bool(behaviour.answer), ANSWERS.get(bad.device_id)
     won = [run for run in map(stage.farm.show, runs) if run["device_id"] == bad.device_id]
     if "energy" in behaviour.name:

@@ -117,7 +117,7 @@ def compile_canary(farm: LiveFarm) -> None:
 def test_a_board_breaks_is_quarantined_mended_and_comes_back(
     farm: LiveFarm, start: Start, tmp_path: Path, kind: str
 ) -> None:
-    says, fault = FAULTS[kind]
+    message, fault = FAULTS[kind]
     digest, broken = farm.keep_bundle(), tmp_path / "broken"
     start("bad", fault)
     first = farm.run(digest)
@@ -125,7 +125,7 @@ def test_a_board_breaks_is_quarantined_mended_and_comes_back(
     broken.touch()
     runs = [farm.run(digest) for _ in range(5)]
     until(lambda: farm.device("bad")["state"] == "quarantined")
-    assert says in farm.device("bad")["state_reason"]
+    assert message in farm.device("bad")["state_reason"]
     assert {farm.http.get(f"/runs/{run}").json()["state"] for run in runs} == {"queued"}, "no run ends of it"
     broken.unlink()
 

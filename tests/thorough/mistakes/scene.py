@@ -197,5 +197,5 @@ def _shown(text: str) -> str:
     except ValueError:
         return text.strip().replace("\n", "\n       ")
     if "detail" not in body:
-        return json.dumps(body.get("warnings") or body.get("says") or body)
+        return json.dumps(body.get("warnings") or body.get("message") or body)
     return f"{body['detail']} ({body.get('where', '')}) [{body['code']}]\n       {body.get('hint', '')}"

@@ -76,8 +76,8 @@ class Turns:
     def look(self, runs: Sequence[str], sent: Sent) -> None:
         """At two reported runs beside each other, and at what the page of one says."""
         http, header, (one, other) = self.board.http, dict(self.operator), runs
-        path = f"/runs/{one}/beside/{other}"
-        sent("GET /runs/{run_id}/beside/{other_id}", "operator", lambda: http.get(path, headers=header))
+        path = f"/runs/{one}/compare/{other}"
+        sent("GET /runs/{run_id}/compare/{other_id}", "operator", lambda: http.get(path, headers=header))
         sent("GET /runs/{run_id}/report", "operator", lambda: http.get(f"/runs/{one}/report", headers=header))
 
     def _work(self, rng: random.Random, sent: Sent) -> wire.Assignment | None:

@@ -200,13 +200,13 @@ def test_a_worker_that_lives_and_takes_no_work_is_not_ready(farm: LiveFarm) -> N
     job = farm.compile("fine\nnobody takes it")
     answer: dict[str, Any] = {}
 
-    def says(state: str) -> bool:
+    def message(state: str) -> bool:
         answer.update(farm.http.get("/readyz").json())
         return bool(answer["parts"]["workers"] == state)
 
-    until(lambda: says("idle"), lambda: str(answer))
+    until(lambda: message("idle"), lambda: str(answer))
     assert "in the queue 'pockfarm'" in answer["why"]["workers"]
     farm.kill("worker")
     farm.start_worker()
     assert_compiled(farm, job["id"])
-    until(lambda: says("ok"), lambda: str(answer))
+    until(lambda: message("ok"), lambda: str(answer))

@@ -16,8 +16,8 @@ from service.dashboard import format as fmt
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
 from service.dashboard.names import device_names
-from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
-from service.dashboard.pages.admin.part import AdminPart, Made, path
+from service.dashboard.pages.admin.listing import FIRST, ListQuery, page_of
+from service.dashboard.pages.admin.part import AdminPart, CreationNotice, path
 from service.dashboard.tables import Column, Row, Value, table
 from service.devices.known_classes import known_classes
 from service.store.database.models import EnrolmentToken
@@ -39,7 +39,9 @@ COLUMNS = (
 EMPTY = "No board has been let in by a token yet: make one below, and paste its line on the board."
 
 
-def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
+def part(
+    session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
+) -> AdminPart:
     """The organisation's tokens, and the form for another."""
     has_id = (EnrolmentToken.id.is_not(None),)
     listing = page_of(
@@ -63,7 +65,7 @@ a shell on the board: it fetches the agent, tries out what the board can do, and
         EMPTY,
         offered,
         created,
-        listing.says("token"),
+        listing.message("token"),
         **asdict(listing.links(NAME)),
     )
 
@@ -98,7 +100,7 @@ def body(typed: Typed) -> EnrolmentTokenCreate:
     return forms.body_of(EnrolmentTokenCreate, values)
 
 
-def creation_notice(token: EnrolmentTokenCreated, address: str) -> Made:
+def creation_notice(token: EnrolmentTokenCreated, address: str) -> CreationNotice:
     """The line to paste, which holds the secret."""
     named = f" POCKFARM_NAME={shlex.quote(token.name)}" if token.name and token.max_uses == 1 else ""
     line = f"curl -fsS {shlex.quote(f'{address}/enrol.sh')} | POCKFARM_ENROL_TOKEN={shlex.quote(token.token)}{named} sh"
@@ -108,7 +110,7 @@ restart. The secret is shown here only."
     if urlsplit(address).hostname in LOOPBACK:
         note += f" A board elsewhere does not reach {address}: open this page under the address that boards use, or \
 set POCKFARM_PUBLIC_URL on the farm's machine."
-    return Made("Paste this line into a shell on the board", (("The line", line),), note)
+    return CreationNotice("Paste this line into a shell on the board", (("The line", line),), note)
 
 
 def standing_of(token: EnrolmentToken) -> str:

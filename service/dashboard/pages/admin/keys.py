@@ -13,8 +13,8 @@ from service.dashboard import format as fmt
 from service.dashboard import forms
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
-from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
-from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path, standing
+from service.dashboard.pages.admin.listing import FIRST, ListQuery, page_of
+from service.dashboard.pages.admin.part import SHOWN, AdminPart, CreationNotice, path, standing
 from service.dashboard.tables import Column, Row, table
 from service.people.keys.schemas import KeyCreate, KeyCreated, KeyView, key_view
 from service.people.permissions import SCOPES, Scope
@@ -40,7 +40,9 @@ COLUMNS = (
 )
 
 
-def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
+def part(
+    session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
+) -> AdminPart:
     """The organisation's keys."""
     listing = page_of(session, ApiKey, ApiKey.id, query, names=(ApiKey.name,))
     names = _names(session, [key.user_id for key in listing.rows])
@@ -56,7 +58,7 @@ none. Give each program its own, with no more rights than it needs."
         "No key yet: make one below.",
         (form or blank(session),),
         created,
-        listing.says("API key"),
+        listing.message("API key"),
         **asdict(listing.links(NAME)),
     )
 
@@ -93,10 +95,10 @@ def body(typed: Typed) -> KeyCreate:
     return forms.body_of(KeyCreate, values | ({} if lifetime_s is None else {"lifetime_s": lifetime_s}))
 
 
-def creation_notice(key: KeyCreated) -> Made:
+def creation_notice(key: KeyCreated) -> CreationNotice:
     """Returns the notice with the secret that its maker must keep now."""
     until = f"It expires on {fmt.clock(key.expires_at)} UTC." if key.expires_at else "It never expires."
-    return Made(
+    return CreationNotice(
         f"The key {key.name} is made",
         (("Its secret", key.secret), ("Use it in a shell", f"export POCKFARM_API_KEY={key.secret}")),
         f"{until} Copy the secret now: no page and no answer shows it again.",

@@ -20,7 +20,7 @@ Entry = TypeVar("Entry", bound=Base)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ListQuery:
     """Which of a list's entries to show; what is empty does not restrict."""
 
     find: str = ""
@@ -29,17 +29,17 @@ class Asked:
     """The last entry of the page before."""
 
 
-FIRST = Asked()
+FIRST = ListQuery()
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[Entry]):
+class ListPage(Generic[Entry]):
     """A page of a list."""
 
     rows: Sequence[Entry]
     total: int
     """Number of entries on all pages."""
-    query: Asked
+    query: ListQuery
     last: str = ""
     """Where the next page goes on; empty: there is none."""
 
@@ -52,7 +52,7 @@ class Found(Generic[Entry]):
             addresses.with_query(path(name), (find,)) if self.query.before else "",
         )
 
-    def says(self, noun: str, many: str | None = None) -> str:
+    def message(self, noun: str, many: str | None = None) -> str:
         """How many there are, of these words."""
         count = fmt.plural(self.total, noun, many)
         matching = f" with “{self.query.find}”"
@@ -73,14 +73,14 @@ def page_of(
     session: Session,
     kind: type[Entry],
     key: InstrumentedAttribute[Any],
-    query: Asked,
+    query: ListQuery,
     *,
     names: Sequence[InstrumentedAttribute[Any]],
     only: Sequence[ColumnElement[bool]] = (),
     most: int = PAGE_ROWS,
-) -> Found[Entry]:
+) -> ListPage[Entry]:
     """A page of the rows of a table. `key`: by which they are sorted; `names`: what is searched; `only`: of these."""
     where = [*only, *([or_(*(name.icontains(query.find, autoescape=True) for name in names))] if query.find else [])]
     total = session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
     rows, last = newest_first(session, select(kind).where(*where), key, limit=most, cursor=query.before or None)
-    return Found(rows, total, query, last or "")
+    return ListPage(rows, total, query, last or "")

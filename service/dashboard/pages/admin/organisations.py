@@ -10,8 +10,8 @@ from service.dashboard import format as fmt
 from service.dashboard import forms
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
-from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
-from service.dashboard.pages.admin.part import AdminPart, Made, path, standing
+from service.dashboard.pages.admin.listing import FIRST, ListQuery, page_of
+from service.dashboard.pages.admin.part import AdminPart, CreationNotice, path, standing
 from service.dashboard.tables import Column, Row, table
 from service.operations.organisations.schemas import OrganisationCreate
 from service.people.keys.schemas import KeyCreated
@@ -27,7 +27,9 @@ COLUMNS = (
 )
 
 
-def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
+def part(
+    session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
+) -> AdminPart:
     """Every tenant, and the form for another."""
     listing = page_of(session, Organisation, Organisation.id, query, names=(Organisation.name,))
     organisations = table(
@@ -43,7 +45,7 @@ its limits, what it uses of them, and how long what it has stays."
         "Only the farm's own so far.",
         (form or blank(),),
         created,
-        listing.says("organisation"),
+        listing.message("organisation"),
         **asdict(listing.links(NAME)),
     )
 
@@ -62,10 +64,10 @@ def body(typed: Typed) -> OrganisationCreate:
     return forms.body_of(OrganisationCreate, {"name": typed.text("name")})
 
 
-def creation_notice(name: str, key: KeyCreated) -> Made:
+def creation_notice(name: str, key: KeyCreated) -> CreationNotice:
     """The first key, to be handed on."""
     note = "Hand it to their administrator: it makes all other keys. No page and no answer shows it again."
-    return Made(f"The organisation {name} is founded", (("Its administrator's key", key.secret),), note)
+    return CreationNotice(f"The organisation {name} is founded", (("Its administrator's key", key.secret),), note)
 
 
 def _row(organisation: Organisation) -> Row:

@@ -13,7 +13,7 @@ SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CreationNotice:
     """Something new whose secret this one answer shows."""
 
     title: str
@@ -35,7 +35,7 @@ class AdminPart:
     """First step to take, where the list has nothing."""
     forms: tuple[Form, ...] = ()
     """Those that the visitor may send."""
-    created: Made | None = None
+    created: CreationNotice | None = None
     count: str = ""
     """How many entries there are, in words."""
     find: str = ""

@@ -10,8 +10,8 @@ from service.dashboard import format as fmt
 from service.dashboard import forms
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
-from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
-from service.dashboard.pages.admin.part import AdminPart, Made, path, standing
+from service.dashboard.pages.admin.listing import FIRST, ListQuery, page_of
+from service.dashboard.pages.admin.part import AdminPart, CreationNotice, path, standing
 from service.dashboard.tables import Column, Row, table
 from service.people.users.schemas import UserCreate
 from service.store.database.models import User
@@ -25,7 +25,9 @@ COLUMNS = (
 )
 
 
-def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
+def part(
+    session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
+) -> AdminPart:
     """Everybody, and the form for one more."""
     listing = page_of(session, User, User.id, query, names=(User.name,))
     people = table(NAME, "People, newest first", COLUMNS, [_row(user) for user in listing.rows])
@@ -38,7 +40,7 @@ def part(session: Session, query: Asked = FIRST, form: Form | None = None, creat
         "Nobody yet: add a person below, then make keys for them.",
         (form or blank(),),
         created,
-        listing.says("person", "people"),
+        listing.message("person", "people"),
         **asdict(listing.links(NAME)),
     )
 

@@ -12,8 +12,8 @@ from service.dashboard import format as fmt
 from service.dashboard import forms
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
-from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
-from service.dashboard.pages.admin.part import AdminPart, Made, path
+from service.dashboard.pages.admin.listing import FIRST, ListQuery, page_of
+from service.dashboard.pages.admin.part import AdminPart, CreationNotice, path
 from service.dashboard.tables import Column, Row, Value, table
 from service.store.database.models import AgentRelease
 
@@ -33,7 +33,9 @@ COLUMNS = (
 )
 
 
-def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
+def part(
+    session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
+) -> AdminPart:
     """The newest releases, and the form that offers the farm's own agent."""
     listing = page_of(session, AgentRelease, AgentRelease.id, query, names=(AgentRelease.version,), most=MOST)
     releases = table(
@@ -49,7 +51,7 @@ The first failures halt a release by themselves."
         "No release yet: offer the farm's own agent below.",
         (form or blank(),),
         created,
-        listing.says("release"),
+        listing.message("release"),
         found_by="version",
         **asdict(listing.links(NAME)),
     )

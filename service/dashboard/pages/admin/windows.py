@@ -11,8 +11,8 @@ from service.dashboard import addresses, forms, queries, visitors
 from service.dashboard import format as fmt
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
-from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
-from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path
+from service.dashboard.pages.admin.listing import FIRST, ListQuery, page_of
+from service.dashboard.pages.admin.part import SHOWN, AdminPart, CreationNotice, path
 from service.dashboard.tables import Column, Row, table
 from service.devices.maintenance import service
 from service.devices.maintenance.schemas import WindowCreate, WindowView
@@ -31,7 +31,9 @@ COLUMNS = (
 EMPTY = "No window is planned. Plan one before you move or update boards: what runs goes on, nothing new starts."
 
 
-def part(session: Session, query: Asked = FIRST, form: Form | None = None, created: Made | None = None) -> AdminPart:
+def part(
+    session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
+) -> AdminPart:
     """The windows, and, for operators, the form for another."""
     listing = page_of(
         session,
@@ -54,7 +56,7 @@ starts that could reach into it."
         EMPTY,
         offered,
         created,
-        listing.says("window"),
+        listing.message("window"),
         found_by="class or why",
         **asdict(listing.links(NAME)),
     )

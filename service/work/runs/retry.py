@@ -71,14 +71,14 @@ def beside(session: Session, run_a: Run, run_b: Run, *, now: float) -> BesideVie
     weights = _weights(run_a, run_b)
     unlike = [difference.what.replace("_", " ") for difference in differences if difference.what in SAME_RUN]
     curves = _curves((run_a, run_b), (first, second))
-    agrees, says = curves or _agrees(time, silence, losses, weights, _turns(session, (run_a, run_b), results))
+    agrees, message = curves or _agrees(time, silence, losses, weights, _turns(session, (run_a, run_b), results))
     if unlike:
-        agrees, says = None, f"not the same run: other {', '.join(unlike)}"
+        agrees, message = None, f"not the same run: other {', '.join(unlike)}"
     return BesideView(
         first=run_a.id,
         second=run_b.id,
         agrees=agrees,
-        says=says,
+        message=message,
         differences=differences,
         time=time,
         losses=losses,
@@ -106,7 +106,7 @@ def _time(
     difference = separate_runs.difference(*sides)
     low, high = difference.interval or (None, None)
     silence = next((why for side in sides if (why := separate_runs.silence(side))), "")
-    return RatioView(ratio=difference.ratio, low=low, high=high, says=difference.words), silence
+    return RatioView(ratio=difference.ratio, low=low, high=high, message=difference.words), silence
 
 
 def _block_us(report: Mapping[str, Any]) -> list[float]:
@@ -169,7 +169,7 @@ def _curves(
     first, second = curves[0].interval, curves[1].interval
     if first is None or second is None:
         return None, "cannot tell: one of them has too few windows for an interval"
-    extents = f"{curves[0].says} / {curves[1].says}"
+    extents = f"{curves[0].message} / {curves[1].message}"
     overlap = first.low <= second.high and second.low <= first.high
     return overlap, f"the intervals of how much it slows down {'overlap' if overlap else 'lie apart'} ({extents})"
 
@@ -192,4 +192,4 @@ def _agrees(
     if time is None or silence:
         return None, f"cannot tell: {silence}"
     is_same = time.low is not None and time.high is not None and time.low <= 1.0 <= time.high
-    return is_same, f"no further apart than runs are there ({time.says})" if is_same else time.says
+    return is_same, f"no further apart than runs are there ({time.message})" if is_same else time.message

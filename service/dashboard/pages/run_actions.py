@@ -20,7 +20,7 @@ from service.dashboard.facts import RunFacts
 from service.dashboard.forms import Field, Form
 from service.store.database.models import OPEN_RUN_STATES, Result, Run
 from service.work.runs.about import MOST_NAME, MOST_NOTE, MOST_TAG, MOST_TAGS
-from service.work.runs.again import request_of
+from service.work.runs.retry import request_of
 from service.work.runs.schemas import RunAgain
 
 TAG_HINT = f"At most {MOST_TAGS}, with blanks between, of small letters, digits, dots, hyphens and underscores."
@@ -41,7 +41,7 @@ def acts(run: RunFacts) -> tuple[Action, ...]:
         return ()
     here, again = addresses.run(run.id), (("once", new_id("again")),)
     if run.state not in OPEN_RUN_STATES:
-        return (Action(f"{here}/again", "Run again", again, of=run.title),)
+        return (Action(f"{here}/retry", "Run again", again, of=run.title),)
     sure = "A queued run ends at once; one on a device ends when the device hears of it, and leaves no weights."
     return (Action(f"{here}/cancel", "Cancel", sure=sure, of=run.title, is_grave=True),)
 

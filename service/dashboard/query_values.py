@@ -21,7 +21,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from service.base.problems import Invalid
 from service.dashboard import format as fmt
 from service.dashboard.tables import Column
-from service.people.query import LONGEST, check_value, meant
+from service.people.query import LONGEST, check_value, suggestion
 
 MOST_TOLD = 20
 """Names that a refusal lists."""
@@ -114,5 +114,5 @@ def check_names(session: Session, names: Iterable[Name]) -> None:
                 "query.value",
                 f"nothing here has the {name.field} {name.value[:LONGEST]!r}",
                 where=name.field,
-                hint=meant(name.value, alternatives, there),
+                hint=suggestion(name.value, alternatives, there),
             )

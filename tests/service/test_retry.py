@@ -41,7 +41,7 @@ def trained(farm: TestFarm, board: Board, body: dict[str, Any], *losses: float) 
 
 
 def beside(farm: TestFarm, one: str, other: str) -> dict[str, Any]:
-    answer = farm.http.get(f"/runs/{one}/beside/{other}")
+    answer = farm.http.get(f"/runs/{one}/compare/{other}")
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
@@ -61,7 +61,7 @@ def test_a_run_is_asked_for_again_as_it_was(farm: TestFarm) -> None:
     }
     first = farm.run(**body)
     assert leased(board).run_id == first["id"]
-    again = farm.http.post(f"/runs/{first['id']}/again", json={})
+    again = farm.http.post(f"/runs/{first['id']}/retry", json={})
     assert again.status_code == 202, again.text
     same = (
         "bundle_digest",
@@ -74,11 +74,11 @@ def test_a_run_is_asked_for_again_as_it_was(farm: TestFarm) -> None:
     )
     assert {name: again.json()[name] for name in same} == {name: first[name] for name in same}
     assert again.json()["wanted_device_id"] == board.device_id, "on the device that made it"
-    elsewhere = farm.http.post(f"/runs/{first['id']}/again", json={"device": second.device_id}).json()
+    elsewhere = farm.http.post(f"/runs/{first['id']}/retry", json={"device": second.device_id}).json()
     assert elsewhere["wanted_device_id"] == second.device_id
-    anywhere = farm.http.post(f"/runs/{first['id']}/again", json={"device_class": "x86-64"}).json()
+    anywhere = farm.http.post(f"/runs/{first['id']}/retry", json={"device_class": "x86-64"}).json()
     assert (anywhere["wanted_device_id"], anywhere["wanted_device_class"]) == (None, "x86-64")
-    both = farm.http.post(f"/runs/{first['id']}/again", json={"device": board.device_id, "device_class": "x86-64"})
+    both = farm.http.post(f"/runs/{first['id']}/retry", json={"device": board.device_id, "device_class": "x86-64"})
     assert (both.status_code, both.json()["code"]) == (422, "request.invalid")
 
 
@@ -92,7 +92,7 @@ def test_losses_agree_to_the_last_bit_or_not(farm: TestFarm) -> None:
     assert (agrees["agrees"], agrees["losses"], agrees["differences"]) == (True, "equal to the last bit", [])
     assert differs["agrees"] is False
     assert differs["losses"].endswith(" step 2: 1.5 and 1.5000000000000002")
-    assert differs["says"] == f"the losses {differs['losses']}"
+    assert differs["message"] == f"the losses {differs['losses']}"
 
 
 def test_times_agree_as_far_as_the_device_is_known(farm: TestFarm) -> None:
@@ -100,18 +100,19 @@ def test_times_agree_as_far_as_the_device_is_known(farm: TestFarm) -> None:
     first, same = profiled(farm, board, bundle, 1000.0), profiled(farm, board, bundle, 1010.0)
     comparison = beside(farm, first, same)
     assert comparison["agrees"] is None
-    assert comparison["says"].startswith("cannot tell: how its device varies")
+    assert comparison["message"].startswith("cannot tell: how its device varies")
     for us in (995.0, 1003.0, 1008.0, 1001.0, 997.0, 1004.0, 999.0):
         last = profiled(farm, board, bundle, us)
     assert beside(farm, first, last)["agrees"] is True
     slower = profiled(farm, board, bundle, 1500.0)
     comparison = beside(farm, first, slower)
-    assert (comparison["agrees"], comparison["time"]["says"][:14]) == (False, "likely 1.50\N{MULTIPLICATION SIGN} s"), (
-        "it does not widen that itself"
-    )
+    assert (comparison["agrees"], comparison["time"]["message"][:14]) == (
+        False,
+        "likely 1.50\N{MULTIPLICATION SIGN} s",
+    ), "it does not widen that itself"
     other = profiled(farm, board, farm.bundle(b"other"), 2500.0)
     comparison = beside(farm, first, other)
-    assert (comparison["agrees"], comparison["says"]) == (None, "not the same run: other bundle")
+    assert (comparison["agrees"], comparison["message"]) == (None, "not the same run: other bundle")
     assert [difference["what"] for difference in comparison["differences"]] == ["bundle"]
 
 
@@ -120,9 +121,9 @@ def test_a_run_without_a_report_is_beside_nothing(farm: TestFarm) -> None:
     one = profiled(farm, board, bundle, 1000.0)
     waiting = farm.run(bundle=bundle, device=board.device_id, steps=20)
     for path, status, code in (
-        (f"/runs/{one}/beside/{waiting['id']}", 409, "run.open"),
-        (f"/runs/{one}/beside/run_none", 404, "run.unknown"),
-        (f"/runs/run_none/beside/{one}", 404, "run.unknown"),
+        (f"/runs/{one}/compare/{waiting['id']}", 409, "run.open"),
+        (f"/runs/{one}/compare/run_none", 404, "run.unknown"),
+        (f"/runs/run_none/compare/{one}", 404, "run.unknown"),
     ):
         answer = farm.http.get(path)
         assert (answer.status_code, answer.json()["code"]) == (status, code), path
@@ -177,12 +178,12 @@ def test_two_runs_beside_each_other_in_words() -> None:
         "first": "run_a",
         "second": "run_b",
         "agrees": False,
-        "says": "the losses differ from step 2: 1.5 and 1.4",
+        "message": "the losses differ from step 2: 1.5 and 1.4",
         "losses": "differ from step 2: 1.5 and 1.4",
         "weights": "other files",
         "differences": [{"what": "device", "first": "dev_1", "second": "dev_2"}],
     }
     lines = beside_text(comparison).splitlines()
-    assert lines[0] == f"run_b does not agree with run_a: {comparison['says']}"
+    assert lines[0] == f"run_b does not agree with run_a: {comparison['message']}"
     assert lines[2].split() == ["weights", "other", "files"]
     assert lines[-1].split() == ["device", "dev_1", "dev_2"]

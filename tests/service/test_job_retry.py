@@ -1,4 +1,4 @@
-"""`POST /jobs/{id}/again`: a compile once more, of what the farm keeps of it."""
+"""`POST /jobs/{id}/retry`: a compile once more, of what the farm keeps of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cancelled(farm: TestFarm, **asked: Any) -> dict[str, Any]:
 
 
 def again(farm: TestFarm, job_id: str) -> httpx.Response:
-    return farm.http.post(f"/jobs/{job_id}/again")
+    return farm.http.post(f"/jobs/{job_id}/retry")
 
 
 def test_what_ended_without_a_bundle_is_compiled_once_more(farm: TestFarm) -> None:
@@ -51,7 +51,7 @@ def test_what_succeeded_answers_until_the_compiler_is_another(farm: TestFarm, mo
     digest = farm.work_off(job["id"])
     same = again(farm, job["id"])
     assert (same.status_code, same.json()["id"], same.json()["bundle_digest"]) == (200, job["id"], digest)
-    monkeypatch.setattr("service.artefacts.jobs.again.compiler_version", lambda settings: "sha256:" + "9" * 64)
+    monkeypatch.setattr("service.artefacts.jobs.retry.compiler_version", lambda settings: "sha256:" + "9" * 64)
     other = again(farm, job["id"])
     assert other.status_code == 202
     assert other.json()["compiler_version"] == "sha256:" + "9" * 64
@@ -101,7 +101,7 @@ def test_another_organisations_job_is_not_there(farm: TestFarm) -> None:
 def test_one_key_makes_one_job(farm: TestFarm) -> None:
     job = cancelled(farm)
     headers = {"Idempotency-Key": "once"}
-    one, two = (farm.http.post(f"/jobs/{job['id']}/again", headers=headers).json()["id"] for _ in range(2))
+    one, two = (farm.http.post(f"/jobs/{job['id']}/retry", headers=headers).json()["id"] for _ in range(2))
     assert one == two
     farm.http.post(f"/jobs/{one}/cancel")
-    assert farm.http.post(f"/jobs/{job['id']}/again", headers=headers).json()["id"] == one, "the answer that was given"
+    assert farm.http.post(f"/jobs/{job['id']}/retry", headers=headers).json()["id"] == one, "the answer that was given"
