@@ -1,7 +1,12 @@
-"""Numbers, times and digests as people read them: fixed units, UTC, nothing shown where nothing was measured."""
+"""Numbers, times and digests as people read them: fixed units, UTC, nothing shown where nothing was measured.
+
+Text for HTML and SVG that is made in Python: of the thousands of words on a page nearly none needs escaping, and
+whoever looks first does without `markupsafe`'s objects.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -10,6 +15,14 @@ from markupsafe import Markup, escape
 from device_agents.figures import digits as figures
 from device_agents.figures.digits import DIGITS, LOSS_DIGITS, parts_of_time, places_of_digits, time_span
 from device_agents.figures.intervals import Interval
+
+_SPECIAL = re.compile("[&<>\"']").search
+
+
+def escaped(text: str) -> str:
+    """As `markupsafe.escape`: Markup stays as it is; what is returned may be a plain `str`."""
+    return text if isinstance(text, Markup) or not _SPECIAL(text) else str(escape(text))
+
 
 ABSENT = "–"
 MINUS = "\N{MINUS SIGN}"

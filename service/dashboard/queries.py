@@ -1,11 +1,14 @@
-"""Rows -> facts. Every read of the dashboard is here; nothing here writes."""
+"""Rows -> facts. Every read of the dashboard is here; nothing here writes.
+
+Names of rows that pages link to by their ids.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +39,13 @@ from service.store.database.models.runs import IS_TAGGED
 from service.store.database.scope import organisation_of
 from service.work.runs.filter import RunFilter
 from service.work.runs.tags import tags_in
+
+
+def device_names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
+    """Returns the names of those of these devices that the session sees, by their ids."""
+    distinct = {device_id for device_id in ids if device_id is not None}
+    return dict(session.execute(select(Device.id, Device.name).where(Device.id.in_(distinct))).all())
+
 
 MOST_TAGGED = 500
 REPORT_GROWS = 2

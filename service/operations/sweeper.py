@@ -26,7 +26,7 @@ from service.devices.sightings import Sightings
 from service.operations.gaps import Gaps
 from service.operations.result_log.log import keep_head, log_results
 from service.operations.retention.removal import RetentionTask
-from service.people.keys.uses import KeyUses
+from service.people.keys.service import KeyUses
 from service.store.database.models import (
     IS_QUEUED,
     LIVE_ATTEMPT_STATES,

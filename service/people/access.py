@@ -24,8 +24,7 @@ from starlette.requests import HTTPConnection
 from device_agents.wire.log_lines import note
 from service.base.problems import Forbidden, Unauthenticated
 from service.people.audit.recording import CALLER
-from service.people.keys.service import Principal, known_principal, principal_of_cookie, principal_of_key
-from service.people.keys.uses import KeyUses
+from service.people.keys.service import KeyUses, Principal, known_principal, principal_of_cookie, principal_of_key
 from service.people.permissions import Permissions, Rule
 from service.people.quotas.held import HeldAnswers
 from service.people.quotas.limits import limit_of

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlalchemy import event, select
 
 from service.dashboard import queries
-from service.dashboard.pages.run_drawings import drawings
+from service.dashboard.pages.run import drawings
 from service.store.database.models import Result
 from tests.dashboard.conftest import SeededFarm
 from tests.service.client import Client

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 from markupsafe import Markup
 
 from service.dashboard.actions import Action
-from service.dashboard.escaping import escaped
+from service.dashboard.format import escaped
 from service.dashboard.parts import Chip
-from service.dashboard.table_rows import table_rows
+from service.dashboard.render import table_rows
 from service.dashboard.tables import Column, Row, Table, Value, table
 
 COLUMNS = (

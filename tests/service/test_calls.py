@@ -24,10 +24,9 @@ from service.store.database.models import HOME
 from service.store.farm import Farm
 from service.store.watching import Watchers
 from service.work.lanes.claim import Seeker
-from service.work.lanes.dispatch import Dispatcher
+from service.work.lanes.dispatch import Dispatcher, Waiter, WaitingRoom
 from service.work.lanes.key import LaneKey, Taker
 from service.work.lanes.relay import CHANNEL, Relay, redis_url
-from service.work.lanes.waiting import Waiter, WaitingRoom
 from tests.service.board import Board, assignment_of, leased
 from tests.service.farms import TestFarm, expire_lease, open_test_farm
 from tests.service.valkey import running_valkey, served

@@ -16,7 +16,7 @@ from device_agents import wire as p
 from device_agents.figures.comparison import Verdict, verdict_of
 from device_agents.figures.rounds import LOOKS, order_of
 from device_agents.figures.warm_up import allowance
-from service.operations.retention.needed import is_needed, is_open_anywhere
+from service.operations.retention.removal import is_needed, is_open_anywhere
 from service.store.database.models import OPEN_RUN_STATES, ComparedBundle, Holding, Run
 from service.work.runs import compared
 from tests.agents.conftest import AgentProcess

@@ -7,7 +7,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from service.artefacts.jobs import claims
-from service.people.quotas.shares import Share
+from service.people.quotas.rates import Share
 from service.store.database.models import Job
 from service.store.queue import COMPILE_TASK
 from service.store.signs_of_life import give_sign

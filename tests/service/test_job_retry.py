@@ -51,7 +51,7 @@ def test_what_succeeded_answers_until_the_compiler_is_another(farm: TestFarm, mo
     digest = farm.work_off(job["id"])
     same = again(farm, job["id"])
     assert (same.status_code, same.json()["id"], same.json()["bundle_digest"]) == (200, job["id"], digest)
-    monkeypatch.setattr("service.artefacts.jobs.retry.compiler_version", lambda settings: "sha256:" + "9" * 64)
+    monkeypatch.setattr("service.artefacts.jobs.endpoints.compiler_version", lambda settings: "sha256:" + "9" * 64)
     other = again(farm, job["id"])
     assert other.status_code == 202
     assert other.json()["compiler_version"] == "sha256:" + "9" * 64

@@ -16,8 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import event, inspect, update
 
-from service.operations.health.ended import Ended
-from service.operations.health.figures import MOST_LABELS
+from service.operations.health.figures import MOST_LABELS, Ended
 from service.store.database.models import Attempt, Device, Job, Run
 from tests.architecture.sources import ROOT
 from tests.sample import some

@@ -17,9 +17,8 @@ from device_agents import wire as p
 from service import admin
 from service.base.problems import Invalid
 from service.boards.installation.agent_file import agent_digest, agent_file
-from service.boards.releases.contents import AgentFile, read_agent
 from service.boards.releases.offering import program_of
-from service.boards.releases.publishing import publish, take_in
+from service.boards.releases.publishing import AgentFile, publish, read_agent, take_in
 from service.boards.releases.schemas import ReleaseCreate
 from tests.agents.live_farm import LiveFarm
 from tests.agents.one_file import another

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from service.store.database.turns import Turns
+from service.store.database.engine import Turns
 
 
 def test_no_more_than_so_many_at_once_and_all_come_to_their_turn() -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from pockfarm.commands.why import why_text
-from service.people.quotas.shares import Share
+from service.people.quotas.rates import Share
 from service.store.database.models import Attempt
 from service.work.lanes.prospects import Line, turns_before
 from tests.service.board import Board, leased

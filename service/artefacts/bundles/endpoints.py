@@ -1,4 +1,7 @@
-"""`/bundles`: the files that compiles gave, their manifests and compile reports."""
+"""`/bundles`: the files that compiles gave, their manifests and compile reports.
+
+Bodies of the bundle endpoints.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,35 @@ from fastapi.responses import Response
 from device_agents.wire import dumps
 from device_agents.wire.receipt import BUNDLE_STATEMENT_TYPE
 from service.artefacts.bundles import service
-from service.artefacts.bundles.schemas import BundleView
 from service.artefacts.bundles.service import HeldBundle
 from service.base.pagination import Cursor, Limit, Page
-from service.base.schemas import SIGNED, DigestText
+from service.base.schemas import SIGNED, DigestText, Timestamp, View
 from service.people.access import FarmDep, PrincipalDep
 from service.people.holdings import service as holdings
 from service.store.envelopes import signed
 from service.store.files import BINARY, file_response
+
+
+class BundleView(View):
+    """A bundle, and in `summary` the parts of its manifest that fit in a list."""
+
+    digest: str
+    size_bytes: int
+    target: str
+    model_name: str
+    model_digest: str
+    plan_name: str
+    plan_digest: str
+    spec_digest: str
+    created_at: Timestamp
+    pinned_at: Timestamp | None
+    """Retention leaves it alone."""
+    removed_at: Timestamp | None
+    """When retention took its file."""
+    summary: dict[str, Any]
+    """memory {arena_bytes, bound_bytes, weights_bytes, optimizer_bytes, peak_bytes}, inputs, outputs, kernels,
+    required_features."""
+
 
 router = APIRouter(prefix="/bundles", tags=["bundles"])
 

@@ -1,22 +1,28 @@
-"""The agent's side of the API: `/agent/…`, as `device_agents/wire/` says."""
+"""The agent's side of the API: `/agent/…`, as `device_agents/wire/` says.
+
+The body of an agent's request, as a dependency: `Annotated[EnrolRequest, sent(EnrolRequest)]`.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
+from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from device_agents import wire
+from device_agents.wire import DIGEST_HEADER, ProtocolError, loads
 from device_agents.wire.log_lines import note
 from device_agents.wire.paths import OLDER_PROTOCOLS
 from service.base.identifiers import DIGEST
 from service.base.problems import Invalid, NotFound, Problem
+from service.base.text import strange_character
 from service.boards.agents import enrolment, leasing, recording, trained
-from service.boards.agents.bodies import described, described_file, wire_body
 from service.boards.agents.enrolment import Agent, Caller, Present
 from service.boards.releases.offering import offer, offered_release, program_of
 from service.devices import machines
@@ -33,6 +39,67 @@ from service.store.storage import StoredFile
 from service.work.lanes.claim import Seeker
 from service.work.lanes.dispatch import Dispatcher
 from service.work.runs import checkpoints
+
+T = TypeVar("T")
+AT_ONCE_BYTES = 16 << 10
+"""A body up to this long is read quicker than a thread is woken."""
+FREE_TEXTS = ("phase",)
+"""Cleaned, not refused: they are for people."""
+
+
+def wire_body(kind: type[T]) -> Any:
+    """The body as one wire type, its own texts (ids, keys, secrets, lists of ids) fit to be looked up.
+
+    Raises: ProtocolError. Whoever calls is known by then if its dependency comes first in the signature.
+    """
+    return Depends(_reader(kind))
+
+
+def described(kind: type) -> dict[str, Any]:
+    """The body for OpenAPI, field by field, as the agent protocol has it."""
+    text = f"`{kind.__name__}` of the agent protocol (docs/protocol.md)"
+    schema = TypeAdapter(kind).json_schema()
+    whole = _closed(schema, schema.get("$defs", {}))
+    return {"requestBody": {"required": True, "description": text, "content": {"application/json": {"schema": whole}}}}
+
+
+def described_file() -> dict[str, Any]:
+    """A raw file as the body, with its digest beside it, for OpenAPI."""
+    digest = {
+        "name": DIGEST_HEADER,
+        "in": "header",
+        "required": True,
+        "description": "`sha256:` of the body",
+        "schema": {"type": "string", "pattern": f"^{DIGEST.pattern}$"},
+    }
+    content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return {"parameters": [digest], "requestBody": {"required": True, "content": content}}
+
+
+def _closed(schema: Any, parts: Mapping[str, Any]) -> Any:
+    """The schema with what it refers to in its place, and no object with fields that nobody knows."""
+    if isinstance(schema, list):
+        return [_closed(part, parts) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _closed(parts[schema["$ref"].rpartition("/")[2]], parts)
+    closed = {name: _closed(part, parts) for name, part in schema.items() if name != "$defs"}
+    return {**closed, "additionalProperties": False} if "properties" in closed else closed
+
+
+def _reader(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
+    async def read(request: Request) -> T:
+        data = await request.body()
+        body = loads(kind, data) if len(data) <= AT_ONCE_BYTES else await run_in_threadpool(loads, kind, data)
+        for name, value in vars(body).items():
+            texts = value if isinstance(value, tuple) else (value,)
+            strange = next(filter(None, (strange_character(text) for text in texts if isinstance(text, str))), None)
+            if strange is not None and name not in FREE_TEXTS:
+                raise ProtocolError(name, f"a text with the character {strange}, which is not text")
+        return body
+
+    return read
 
 
 async def _check_protocol(request: Request) -> None:

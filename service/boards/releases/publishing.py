@@ -1,27 +1,91 @@
-"""Releases as operators see them: published, widened, halted, listed."""
+"""Releases as operators see them: published, widened, halted, listed.
+
+The facts that an agent's file states about itself, read without running any of it.
+"""
 
 from __future__ import annotations
 
+import ast
 import io
 import math
 import time
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from device_agents.wire import MOST_AGENT_BYTES
+from device_agents.wire import MOST_AGENT_BYTES, PROTOCOL, version_order
 from service.base.identifiers import clean_text
 from service.base.problems import Conflict, Invalid, NotFound
 from service.base.schemas import columns
 from service.boards.installation.agent_file import agent_file
-from service.boards.releases.contents import AgentFile, read_agent
 from service.boards.releases.schemas import ReleaseCreate, ReleaseDetail, ReleaseView, Stage, UpdateView
 from service.devices.wants import lacking, wants_of
 from service.store.database.models import HOME, AgentRelease, AgentUpdate, Device
 from service.store.database.paging import newest_first
 from service.store.database.scope import EVERYONES, organisation_of
 from service.store.storage import Storage, StoredFile
+
+VERSION = ("device_agents/__init__.py", "AGENT_VERSION")
+OLDEST_PYTHON = ("__main__.py", "OLDEST")
+SPOKEN = ("device_agents/wire/paths.py", "PROTOCOL")
+LAUNCHER = "device_agents/slots/launcher.py"
+MOST_MEMBER_BYTES = 1 << 20
+WHERE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFile:
+    """A version of the agent."""
+
+    version: str
+    oldest_python: str
+    protocol: str
+
+
+def read_agent(data: bytes) -> AgentFile:
+    """Raises: Invalid (no agent; one that could not make way for the next; one that does not speak to this farm)."""
+    if len(data) > MOST_AGENT_BYTES:
+        raise _refused(f"{len(data):,} bytes, and an agent has {MOST_AGENT_BYTES:,} at most")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+            version, python, protocol = (_constant(archive, *place) for place in (VERSION, OLDEST_PYTHON, SPOKEN))
+    except (zipfile.BadZipFile, KeyError, ValueError, SyntaxError, NotImplementedError, RuntimeError, OSError) as error:
+        raise _refused(f"it is not the agent as one file: {error}") from None
+    return _checked(names, version, python, protocol)
+
+
+def _checked(names: Collection[str], version: Any, python: Any, protocol: Any) -> AgentFile:
+    if LAUNCHER not in names:
+        raise _refused("it is from before agents updated themselves: boards that took it could not go back")
+    try:
+        version_order(version)
+        oldest = ".".join(str(int(number)) for number in python)
+        version_order(oldest)
+    except (TypeError, ValueError) as error:
+        raise _refused(f"its version or oldest Python cannot be read: {error}") from None
+    if protocol != PROTOCOL:
+        raise _refused(f"it speaks {protocol!r:.60}, this farm {PROTOCOL}")
+    return AgentFile(version, oldest, protocol)
+
+
+def _constant(archive: zipfile.ZipFile, member: str, name: str) -> Any:
+    """The value of a plain assignment at the top of a module. Raises: KeyError, ValueError, SyntaxError."""
+    if archive.getinfo(member).file_size > MOST_MEMBER_BYTES:
+        raise ValueError(f"{member} is too long")
+    for line in ast.parse(archive.read(member)).body:
+        if isinstance(line, ast.Assign) and [getattr(target, "id", "") for target in line.targets] == [name]:
+            return ast.literal_eval(line.value)
+    raise KeyError(f"{member} has no {name}")
+
+
+def _refused(why: str) -> Invalid:
+    return Invalid("release.file", why[:1000], where=WHERE, hint="make one with `make agent`")
+
 
 MOST_SHOWN = 1000
 UPDATING = ("on", "trial")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from markupsafe import Markup
 
-from service.dashboard.escaping import escaped
+from service.dashboard.format import escaped
 
 Attribute = str | int | float | None
 

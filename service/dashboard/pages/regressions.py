@@ -21,8 +21,8 @@ from service.dashboard.charts import FULL_WIDTH, for_screens
 from service.dashboard.charts.history import HistoryChange, HistoryPoint, history_plot
 from service.dashboard.facts import RunFacts
 from service.dashboard.forms import Field, Form
-from service.dashboard.names import device_names
 from service.dashboard.parts import Figure
+from service.dashboard.queries import device_names
 from service.dashboard.tables import Column, Row, Table, Value, table
 from service.store.database.models import Device, Run
 from service.work.runs.compilers import OverCompilers, Timed, history_of, over_compilers

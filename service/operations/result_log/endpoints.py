@@ -1,23 +1,57 @@
 """`/log`: the log of results for whoever audits the farm; and the receipt of a run's result, checked offline.
 
 The log shows hashes: what an entry says is told to those whose run it was, by their receipt.
+
+Answers of the log.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from device_agents.wire import dumps
 from service.base.problems import Invalid, NotFound
-from service.base.schemas import SIGNED
+from service.base.schemas import SIGNED, View
 from service.operations.result_log import log
-from service.operations.result_log.schemas import ConsistencyView, HeadsView, HeadView, LeavesView
 from service.people.access import FarmDep, PrincipalDep, WholeFarmDep
 from service.work.runs import service as runs
+
+
+class LeavesView(View):
+    """A piece of the log."""
+
+    start: int
+    size: int
+    """Size of the whole log."""
+    leaves: list[str]
+    """SHA-256 of a zero byte and the entry's canonical JSON, hex; the first is that of `start`."""
+
+
+class HeadView(View):
+    """A head that the farm kept."""
+
+    size: int
+    paper: dict[str, Any]
+    """As `GET /log/head` gave it then."""
+
+
+class HeadsView(View):
+    """Kept heads, the oldest first; empty: there are no more."""
+
+    heads: list[HeadView]
+
+
+class ConsistencyView(View):
+    """A proof as in RFC 9162, 2.1.4."""
+
+    first: int
+    second: int
+    proof: list[str]
+
 
 router = APIRouter(tags=["log"])
 Index = Annotated[int, Query(ge=0, le=1 << 53)]

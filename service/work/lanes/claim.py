@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Select, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from service.people.quotas.shares import Share
+from service.people.quotas.rates import Share
 from service.store.database.models import HOME, Lane, Run
 from service.work.lanes.finding import in_parts, waiting_lanes
 from service.work.lanes.key import Taker

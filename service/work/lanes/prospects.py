@@ -13,7 +13,7 @@ from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.base.settings import Settings
-from service.people.quotas.shares import Share, shares_of
+from service.people.quotas.rates import Share, shares_of
 from service.store.database.models import Device, Lane, Run
 from service.store.database.scope import EVERYONES
 from service.work.lanes.finding import in_parts, waiting_lanes

@@ -17,10 +17,10 @@ from service.people.holdings import service as holdings
 from service.people.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.people.streaming.events import EVENT_STREAM, After, LastEventId, refuse_taken_events, respond
 from service.people.streaming.long_poll import Wait, watch
-from service.store.cancelling import effect_of
 from service.store.database.models import OPEN_RUN_STATES, Holding, Run
 from service.store.farm import Farm
 from service.store.files import BINARY, file_response
+from service.store.states import effect_of
 from service.work.runs import about, compared, placement, provenance, remarks, retry, service, sustained
 from service.work.runs.about import RunAbout
 from service.work.runs.filter import RunFilter

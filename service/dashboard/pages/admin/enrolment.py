@@ -15,9 +15,9 @@ from service.dashboard import addresses, forms, visitors
 from service.dashboard import format as fmt
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
-from service.dashboard.names import device_names
 from service.dashboard.pages.admin.listing import FIRST, ListQuery, page_of
 from service.dashboard.pages.admin.part import AdminPart, CreationNotice, path
+from service.dashboard.queries import device_names
 from service.dashboard.tables import Column, Row, Value, table
 from service.devices.known_classes import known_classes
 from service.store.database.models import EnrolmentToken

@@ -163,7 +163,7 @@ class Run(OfOrganisation, Base):
     """Which devices may take it (`service/work/lanes/`). Null: code without lanes queued it, and the sweeper will tell.
     No foreign key: the id is a digest of what the run's other columns say, and each new run would pay for a check."""
     rarest_wish: Mapped[str | None] = mapped_column(String(200))
-    """Under which devices find it (`service/work/lanes/rarest.py`). Null: older code queued it; the sweeper will tell.
+    """Under which devices find it (`service/work/lanes/entering.py`). Null: older code queued it.
     """
     asked_s: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """The time limit that its user set; 0: none, so it may take as long as the farm gives every run."""
