@@ -24,7 +24,7 @@ from compiler.program.note_gradients import note_gradients
 from compiler.program.program import Program
 from compiler.program.schedule import schedule
 from compiler.program.verify import find_problem
-from compiler.recomputation.widened import widen_again
+from compiler.rematerialisation.widened import widen_again
 from compiler.rewriting.passes import Passes, Trace, run, until_stable
 from compiler.spec.precision import Compute
 from compiler.targets import GridTarget, Target

@@ -125,7 +125,7 @@ def file_digest(stream: BinaryIO) -> str:
     return digest
 
 
-def open_beside(folder: Path, location: str) -> BinaryIO:
+def open_data_file(folder: Path, location: str) -> BinaryIO:
     """A data file: a plain file below the model's folder, reached without following any link.
 
     Raises: ModelError (another kind of path or file, or none there).

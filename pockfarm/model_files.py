@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from compiler.errors import CompileError
-from compiler.external import External, file_digest, mapped, open_beside
+from compiler.external import External, file_digest, mapped, open_data_file
 from compiler.frontend.file.prescan import external_locations
 from pockfarm.errors import UsageError
 
@@ -78,7 +78,7 @@ def files_of(model: bytes | str | os.PathLike[str] | ModelFiles) -> Iterator[Mod
         streams = {}
         for location in _locations(data):
             try:
-                streams[location] = stack.enter_context(open_beside(path.absolute().parent, location))
+                streams[location] = stack.enter_context(open_data_file(path.absolute().parent, location))
             except CompileError as problem:
                 raise UsageError(f"{path}: {problem}") from None
         yield ModelFiles(data, path.name, streams)

@@ -171,12 +171,12 @@ def _count_parameter(row: Row, step: Planned, value: Value) -> None:
     if part is None:
         return
     learning = part.elements(tensor.shape)
-    row.learns.append(learnt_words(parameter, part))
+    row.learns.append(learning_label(parameter, part))
     row.elements += learning
     row.weight_bytes += learning * tensor.element.item_bytes
 
 
-def learnt_words(parameter: Parameter, part: UpdateSlice) -> str:
+def learning_label(parameter: Parameter, part: UpdateSlice) -> str:
     """Says in words which part of a parameter learns: `weight 20 of 40 channels`, `bias (created)`."""
     label = next((component for component in parameter.name.split(".") if component.startswith("lora_")), "")
     label = label or parameter.name.rpartition(".")[2].rpartition("/")[2] or parameter.kind

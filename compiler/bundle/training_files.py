@@ -11,7 +11,7 @@ import numpy as np
 
 from compiler.bundle.content import Chunk, elements_of, write_file
 from compiler.bundle.tensor_file import Checkpoint, Stored
-from compiler.export.onnx_model import DataBeside
+from compiler.export.onnx_model import DataFileWriter
 from compiler.export.training import Weights, training_model
 from compiler.step.training import TrainingGraph
 from compiler.tensors import TensorType
@@ -26,7 +26,7 @@ class TrainingFiles:
     """The files that `save` writes; nothing is copied before."""
 
     model: bytes
-    data: DataBeside | None
+    data: DataFileWriter | None
     state: Checkpoint
     accumulate: bytes | None = None
     """In a step of several micro-batches, the model that all micro-batches before the last one run."""
@@ -52,7 +52,7 @@ def training_files(step: TrainingGraph, location: str, weights: Weights, metadat
     The metadata of the model is that of `compiler.export.training` and what `metadata` holds.
     """
     array_bytes = sum(array.nbytes for array in step.graph.arrays.values())
-    data_file = DataBeside(location) if weights == "embedded" and array_bytes > EMBEDDED_BYTES else None
+    data_file = DataFileWriter(location) if weights == "embedded" and array_bytes > EMBEDDED_BYTES else None
     model, state = training_model(step, weights=weights, notes=metadata, beside=data_file)
     before = None
     if step.accumulation is not None:
@@ -63,7 +63,7 @@ def training_files(step: TrainingGraph, location: str, weights: Weights, metadat
     )
 
 
-def _chunks(data: DataBeside) -> Iterator[Chunk]:
+def _chunks(data: DataFileWriter) -> Iterator[Chunk]:
     at = 0
     for begin, array in data.arrays:
         yield b"\0" * (begin - at)

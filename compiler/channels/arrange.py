@@ -29,7 +29,7 @@ MAX_AXES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ChannelRequest:
     """Channels of a parameter along one inside axis, ascending, in the order of the file."""
 
     value: Value
@@ -54,7 +54,7 @@ class Arrangement:
     alone: tuple[Alone, ...]
 
 
-def arrange(graph: Graph, requests: Sequence[Wanted]) -> Arrangement:
+def arrange(graph: Graph, requests: Sequence[ChannelRequest]) -> Arrangement:
     """Put the wanted channels of each parameter side by side."""
     coupling = Coupling(graph)
     places = {request.value: place for request in requests if (place := _place(coupling, request)) is not None}
@@ -94,7 +94,7 @@ class _Split:
     size: int
 
 
-def _place(coupling: Coupling, request: Wanted) -> _Place | None:
+def _place(coupling: Coupling, request: ChannelRequest) -> _Place | None:
     atoms = coupling.factors(request.value, request.axis)
     grid = np.zeros(prod(atom.extent for atom in atoms), bool)
     grid[list(request.channels)] = True
@@ -107,7 +107,7 @@ def _place(coupling: Coupling, request: Wanted) -> _Place | None:
     return None
 
 
-def _orders(graph: Graph, requests: Sequence[Wanted], places: Mapping[Value, _Place]) -> Orders:
+def _orders(graph: Graph, requests: Sequence[ChannelRequest], places: Mapping[Value, _Place]) -> Orders:
     """The order of each atom that has to move: what costs most when it is kept alone comes first."""
     sets: dict[Atom, list[frozenset[int]]] = {}
     for request in sorted(requests, key=lambda request: -graph.types[request.value].size_bytes):
@@ -124,7 +124,9 @@ def _orders(graph: Graph, requests: Sequence[Wanted], places: Mapping[Value, _Pl
     return orders
 
 
-def _window(coupling: Coupling, request: Wanted, place: _Place | None, orders: Orders) -> UpdateSlice | _Split | None:
+def _window(
+    coupling: Coupling, request: ChannelRequest, place: _Place | None, orders: Orders
+) -> UpdateSlice | _Split | None:
     """Where the channels lie in the new order; None if they are not one range."""
     atoms = coupling.factors(request.value, request.axis)
     if place is not None:
@@ -185,7 +187,7 @@ class _Writer:
         if value in self.parameters:
             self.parameters[value] = replace(self.parameters[value], orders=tables if any(tables) else ())
 
-    def keep_alone(self, request: Wanted) -> UpdateSlice:
+    def keep_alone(self, request: ChannelRequest) -> UpdateSlice:
         """The channels in front of the parameter's own order, which its readers do not see. Raises: PlanError."""
         parameter = self.parameters[request.value]
         if request.value in self.graph.outputs:
@@ -201,7 +203,7 @@ class _Writer:
         self._read(request.value, self.b.emit("gather", request.value, numbers, axis=request.axis))
         return UpdateSlice(request.axis, 0, len(request.channels))
 
-    def split(self, request: Wanted, window: _Split) -> UpdateSlice:
+    def split(self, request: ChannelRequest, window: _Split) -> UpdateSlice:
         """The parameter with the axis as two, so that the window is a range of the second; readers get it as one."""
         value, axis = request.value, request.axis
         shape = self.b.shape(value)

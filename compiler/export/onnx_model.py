@@ -22,7 +22,7 @@ ALIGNMENT = 64
 
 
 @dataclass(slots=True)
-class DataBeside:
+class DataFileWriter:
     """A data file beside a model, called `location`, that fills as the model is written: its large initializers."""
 
     location: str
@@ -46,7 +46,7 @@ def to_model_proto_bytes(
     initializers: Mapping[str, Array],
     name: str,
     metadata: Mapping[str, str] | None = None,
-    beside: DataBeside | None = None,
+    beside: DataFileWriter | None = None,
 ) -> bytes:
     """Serialise a model (opset 18), checked by `onnx.checker`; the same arguments give the same bytes.
 
@@ -91,7 +91,7 @@ def _check(model: Any, name: str, external_arrays: Mapping[str, Array]) -> None:
         raise InternalError(f"the exported model is not valid ONNX: {problem}", where=name) from None
 
 
-def _reference(array: Array, label: str, beside: DataBeside) -> Any:
+def _reference(array: Array, label: str, beside: DataFileWriter) -> Any:
     """An initializer whose elements lie in the data file."""
     tensor = onnx.TensorProto(
         name=label,

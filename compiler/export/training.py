@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from compiler.errors import InternalError
-from compiler.export.onnx_model import DataBeside, to_model_proto_bytes
+from compiler.export.onnx_model import DataFileWriter, to_model_proto_bytes
 from compiler.graph import Array, Graph, Node, Parameter, TensorType
 from compiler.ops import OPERATORS
 from compiler.ops.record import NamedNode, OnnxNode
@@ -80,7 +80,7 @@ def training_model(
     name: str = "training",
     weights: Weights = "inputs",
     notes: Mapping[str, str] | None = None,
-    beside: DataBeside | None = None,
+    beside: DataFileWriter | None = None,
 ) -> tuple[bytes, dict[str, Array]]:
     """Writes one training step as ONNX, and returns with it the state before the first step, by the inputs that read
     it.
@@ -138,7 +138,7 @@ def _export(
     without_array: Collection[Value],
     name: str,
     metadata: Mapping[str, str],
-    beside: DataBeside | None = None,
+    beside: DataFileWriter | None = None,
 ) -> bytes:
     ends = {value: names.of(value) for value in (*inputs, *graph.outputs)}
     return to_model_proto_bytes(

@@ -15,8 +15,8 @@ from compiler.passes.guarded_softmax import unguard_softmax
 from compiler.passes.layout import sink_transposes
 from compiler.passes.narrow_gradients import narrow_gradients
 from compiler.passes.normalization import join_norms
+from compiler.passes.save_argmax_indices import save_argmax_indices
 from compiler.passes.save_masks import save_masks
-from compiler.passes.save_places import save_places
 from compiler.passes.simplify import simplify
 from compiler.passes.singular import separate_singular
 from compiler.rewriting.passes import Pass, Passes, Trace, run, until_stable
@@ -44,7 +44,7 @@ TRAINING_PASSES: Passes[Graph] = (
     until_stable(CLEAN_UP),  # gradient rules recompute freely; a slice must lie right behind the gradient that it cuts
     narrow_gradients,  # only now is there a gradient to narrow
     until_stable(CLEAN_UP),  # whole gradients that were narrowed are dead
-    save_places,  # before masks: what a pool's gradient read is then perhaps only compared
+    save_argmax_indices,  # before masks: what a pool's gradient read is then perhaps only compared
     save_masks,  # now it shows what the backward pass reads of each value
     until_stable(CLEAN_UP),  # comparisons that are read from bits
 )

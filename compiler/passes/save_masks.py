@@ -15,7 +15,7 @@ from math import inf
 
 from compiler.graph import Graph, Node
 from compiler.ops.masks import lanes_of
-from compiler.passes.kept import Compared, Kept
+from compiler.passes.saved_values import Compared, SavedValues
 from compiler.passes.simplify import Rewriter
 from compiler.rewriting.passes import PassResult, Reason, rewritten
 from compiler.values import Value
@@ -35,7 +35,7 @@ def save_masks(graph: Graph) -> PassResult[Graph]:
     return rewritten(graph, _written(graph, analysis, chains, alone), declined)
 
 
-class _Comparisons(Kept):
+class _Comparisons(SavedValues):
     """The values that are compared, and how."""
 
     def packable(self) -> list[Value]:

@@ -13,8 +13,8 @@ from compiler.codegen.family import frugal_choice
 from compiler.kernels.spec import KernelSpec
 from compiler.program.cost import Machine
 from compiler.program.program import KernelCall, Program, ProgramName
-from compiler.recomputation.choose import Repeat, lowering_peak, rank_repeats
-from compiler.recomputation.rewrite import repeat_calls, repeat_forward
+from compiler.rematerialisation.choose import Repeat, lowering_peak, rank_repeats
+from compiler.rematerialisation.rewrite import repeat_calls, repeat_forward
 from compiler.rewriting.passes import Passes
 from compiler.slicing.choose import choose_groups
 from compiler.slicing.flow import Group

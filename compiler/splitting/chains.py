@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from compiler.kernels.spec import MatmulSpec
 from compiler.program.program import KernelCall, Program
-from compiler.splitting.strips import first_strip, inner_strip, last_strip
+from compiler.splitting.channel_tiles import first_strip, inner_strip, last_strip
 from compiler.values import Value
 
 

@@ -21,7 +21,7 @@ from compiler.program.aliases import Alias, storage_of
 from compiler.program.program import KernelCall, Program, ProgramName
 from compiler.rewriting.passes import PassResult
 from compiler.splitting.chains import Chain, hidden_operands
-from compiler.splitting.strips import Range, Strip, first_strip, inner_strip, last_strip
+from compiler.splitting.channel_tiles import Range, Strip, first_strip, inner_strip, last_strip
 from compiler.values import Value
 
 

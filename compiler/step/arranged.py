@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.channels.arrange import Arrangement, Wanted, arrange
+from compiler.channels.arrange import Arrangement, ChannelRequest, arrange
 from compiler.channels.slices import UpdateSlice
 from compiler.graph import Graph
 from compiler.rewriting.passes import Declined, Step, Trace
@@ -16,7 +16,7 @@ def with_ranges(graph: Graph, plan: UpdatePlan, trace: Trace | None = None) -> t
     """The graph in an order in which every slice of the plan is one range, and the plan with these."""
     if not any(part.channels for part in plan.values()):
         return graph, plan
-    requests = [Wanted(value, part.axis, _channels(part)) for value, part in plan.items() if not part.is_whole]
+    requests = [ChannelRequest(value, part.axis, _channels(part)) for value, part in plan.items() if not part.is_whole]
     arrangement = arrange(graph, requests)
     if trace is not None:
         notes = tuple(

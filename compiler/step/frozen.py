@@ -88,7 +88,7 @@ def hold_frozen(graph: Graph, learning: UpdatePlan, precision: PrecisionSpec) ->
     four = four_bit_axes.keys() - eight.keys()
     b = GraphBuilder(graph, keep_nodes=False)
     held_weights = {
-        value: (_held_in_groups if value in four else _held)(b, value, axis) for value, axis in axes.items()
+        value: (_quantize_in_groups if value in four else _quantize)(b, value, axis) for value, axis in axes.items()
     }
     for node in graph.nodes:
         b.stand_for(node)
@@ -148,7 +148,7 @@ def _axis(graph: Graph, value: Value, node: Node) -> int | None:
     return 0 if node.attrs.get("transpose_b") else rank - 1
 
 
-def _held(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
+def _quantize(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
     """Puts whole numbers in the place of a weight; its scales, and by how much the weight changes."""
     array = b.arrays[value]
     whole, scales = quantized(array, tuple(i for i in range(array.ndim) if i != axis), LEVELS)
@@ -175,7 +175,7 @@ class _Groups:
         return cls((rows, columns // GROUP, GROUP), 2, 0)
 
 
-def _held_in_groups(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
+def _quantize_in_groups(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
     """Puts pairs of whole numbers in the place of a matrix; the rest as `_held`."""
     groups = _Groups.of(b.shape(value), axis)
     grouped, along = b.arrays[value].reshape(groups.shape), groups.channels

@@ -47,7 +47,7 @@ def _product(adapter: Adapter, tensors: Mapping[str, Array]) -> Array:
 
 
 @dataclass(frozen=True)
-class KeptApart:
+class AdapterFiles:
     """The files that `peft` loads beside the base model: its configuration, and tensors under its names."""
 
     config: Mapping[str, Any]
@@ -58,9 +58,9 @@ class KeptApart:
         return tensors_file(self.tensors, {"format": "pt"})
 
 
-def kept_apart(
+def adapter_files(
     adapters: Collection[Adapter], tensors: Mapping[str, Array], changed: Collection[str], names: Collection[str]
-) -> KeptApart:
+) -> AdapterFiles:
     """The adapters, and beside them the modules of which a rule let something learn, whole (`modules_to_save`).
 
     `tensors` are those of the author and of the adapters, `changed` what learned of the author's without adapters,
@@ -96,7 +96,7 @@ def kept_apart(
         "target_modules": _targets([adapter.module for adapter in adapters], names),
         "modules_to_save": list(modules) or None,
     }
-    return KeptApart(config, {f"{PREFIX}{_theirs(name)}": array for name, array in saved.items()})
+    return AdapterFiles(config, {f"{PREFIX}{_theirs(name)}": array for name, array in saved.items()})
 
 
 def _plain(number: float) -> int | float:
@@ -158,7 +158,7 @@ _UNSAID: Mapping[str, Any] = {
 """The meaning of a configuration of `peft` that leaves a setting out: files of its earlier versions know less."""
 
 
-def as_start(tensors: Mapping[str, Array], adapters: Collection[Adapter], config: Mapping[str, Any]) -> KeptApart:
+def as_start(tensors: Mapping[str, Array], adapters: Collection[Adapter], config: Mapping[str, Any]) -> AdapterFiles:
     """A file of peft's under the names of our checkpoints, as `--weights` takes it; one of ours stays as it is.
 
     Raises: ModelError where its configuration computes with another scale or kind than the bundle.
@@ -182,7 +182,7 @@ def as_start(tensors: Mapping[str, Array], adapters: Collection[Adapter], config
                 where=CONFIG,
                 hint="build with the adapter's rank, alpha and kind, which are the same for all of its layers",
             )
-    return KeptApart({}, {_ours(name): array for name, array in tensors.items()})
+    return AdapterFiles({}, {_ours(name): array for name, array in tensors.items()})
 
 
 def _ours(name: str) -> str:

@@ -31,7 +31,7 @@ from compiler.errors import ModelError
 from compiler.external import NO_EXTERNAL, External
 from compiler.origins import Adapter, FoldedNorm, Origins, as_stored, outputs_first
 from compiler.tensors import Array
-from compiler.trained.adapters import KeptApart, kept_apart, merged
+from compiler.trained.adapters import AdapterFiles, adapter_files, merged
 from compiler.trained.checkpoints import Held, same_bits, tensors_file, tensors_of
 from compiler.trained.files import Files
 from compiler.trained.stored import StoredModel
@@ -145,7 +145,7 @@ class Trained:
     revived: tuple[str, ...]
     calls: Mapping[str, int]
     added: tuple[str, ...]
-    apart: Callable[[], KeptApart]
+    apart: Callable[[], AdapterFiles]
     base: Mapping[str, Array]
     """The tensors that changed, as they were in the file."""
     model: str
@@ -195,7 +195,7 @@ def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External 
     whole = {name: after[name] for name in origins.parameters if name not in folded}
     behind = {name for norm in origins.norms for name in _behind(norm)}
     authored = {**whole, **{name: stored.tensor(name) for name in sorted(behind)}}
-    apart = partial(kept_apart, origins.adapters, {**after, **authored, **changed}, tuple(changed), tuple(authored))
+    apart = partial(adapter_files, origins.adapters, {**after, **authored, **changed}, tuple(changed), tuple(authored))
     changed |= _merged(origins, before, {**after, **authored, **changed})
     new = stored.with_tensors(changed, whole)
     parameters = {**authored, **changed}
@@ -217,7 +217,7 @@ def _merged(origins: Origins, before: Mapping[str, Array], after: Mapping[str, A
     return {adapter.weight: merged(adapter, after) for adapter in trained_adapters}
 
 
-def adapter_of(bundle: Held, checkpoint: Held) -> KeptApart:
+def adapter_of(bundle: Held, checkpoint: Held) -> AdapterFiles:
     """Returns what `peft` loads beside the base model, for a run of a bundle whose plan has adapters.
 
     Raises: ModelError without adapters, and where a rule let something learn that `peft` has no place for.
@@ -234,7 +234,7 @@ def adapter_of(bundle: Held, checkpoint: Held) -> KeptApart:
             where="adapter",
             hint="say batch_norm: frozen in the spec, or use fine_tune",
         )
-    return kept_apart(origins.adapters, after, changed, [name for name in origins.parameters if name not in folded])
+    return adapter_files(origins.adapters, after, changed, [name for name in origins.parameters if name not in folded])
 
 
 def adapters_of(bundle: Held) -> tuple[Adapter, ...]:

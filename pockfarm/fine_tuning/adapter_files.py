@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import CompileError
-from compiler.trained.adapters import CONFIG, PREFIX, TENSORS, KeptApart, as_start
+from compiler.trained.adapters import CONFIG, PREFIX, TENSORS, AdapterFiles, as_start
 from compiler.trained.bring_back import adapter_of, adapters_of
 from compiler.trained.checkpoints import tensors_of
 from pockfarm.errors import UsageError
 
 
-def save_adapter(make: Callable[[], KeptApart], folder: Path) -> None:
+def save_adapter(make: Callable[[], AdapterFiles], folder: Path) -> None:
     """Write the two files of an adapter. Raises: UsageError."""
     try:
         apart = make()

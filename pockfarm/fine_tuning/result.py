@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import CompileError
-from compiler.trained.adapters import KeptApart
+from compiler.trained.adapters import AdapterFiles
 from compiler.trained.checkpoints import Held
 from compiler.trained.delta import Change
 from compiler.trained.files import Files
@@ -46,7 +46,7 @@ class FineTuned(dict[str, Any]):
         warnings: tuple[CompileWarning, ...],
         checkpoint: Held,
         bundle: Held,
-        apart: Callable[[], KeptApart],
+        apart: Callable[[], AdapterFiles],
     ) -> None:
         super().__init__(state)
         # What `load_state_dict` looks for: the versions of the modules that wrote the state.

@@ -61,7 +61,7 @@ LAYERS: dict[str, Layers] = {
         "channels",  # which of them learn, side by side
         "step",  # plan, loss, gradients, optimizer
         "program",  # calls in order, and their memory
-        ("codegen", "export", "fusion", "recomputation"),
+        ("codegen", "export", "fusion", "rematerialisation"),
         ("slicing", "splitting"),  # by the batch, which adds up its parts by fusion; by hidden channels
         "call_passes",
         "tuning",

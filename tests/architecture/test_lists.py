@@ -69,7 +69,7 @@ def test_every_call_pass_runs() -> None:
     for one in (settings, on_gpu):
         assert any(stage.name == "memory" for stage in walk(MODELS["small_cnn"](), one, trace))
     running = {step.name for step in trace.steps if step.subject == "train"}
-    rooms = ("program", "fusion", "slicing", "recomputation", "placement")
+    rooms = ("program", "fusion", "slicing", "rematerialisation", "placement")
     names = [name for room in rooms for name in modules(f"compiler/{room}")]
     assert functions_returning("PassResult[Program]", names) == running
 

@@ -17,7 +17,7 @@ from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.spec.documents import SparsePlan
 from compiler.step.adapters import Adapted, attach_adapters
 from compiler.step.plan import resolve_plan
-from compiler.trained.adapters import kept_apart, merged
+from compiler.trained.adapters import adapter_files, merged
 from tests.models import export
 
 
@@ -246,19 +246,21 @@ def test_merged_weights_are_rounded_once() -> None:
 def test_what_peft_has_no_place_for_is_refused() -> None:
     tensors = {name: np.zeros((1, 1), np.float32) for name in ("m.fc.lora_A.weight", "m.fc.lora_B.weight", "m.scale")}
     with pytest.raises(ModelError, match=r"^bundle: "):
-        kept_apart((), {}, (), ())
+        adapter_files((), {}, (), ())
     with pytest.raises(ModelError, match=r"^adapter: m\.scale "):
-        kept_apart((_adapter(),), tensors, ("m.scale",), ())
+        adapter_files((_adapter(),), tensors, ("m.scale",), ())
     with pytest.raises(ModelError, match=r"^adapter: head\.bias "):
-        kept_apart((_adapter(module="pre_head", weight="pre_head.weight"),), tensors, ("head.bias",), ())
+        adapter_files((_adapter(module="pre_head", weight="pre_head.weight"),), tensors, ("head.bias",), ())
     with pytest.raises(ModelError, match=r"^adapter: w: "):
-        kept_apart((_adapter(weight="w", module="w"),), tensors, (), ())
+        adapter_files((_adapter(weight="w", module="w"),), tensors, (), ())
 
 
 def test_peft_finds_the_adapted_modules_alone() -> None:
     """`peft` takes a path for the end of others; a pattern it takes whole."""
     tensors = {name: np.zeros((1, 1), np.float32) for name in ("m.fc.lora_A.weight", "m.fc.lora_B.weight")}
-    assert kept_apart((_adapter(),), tensors, (), ("m.fc.weight", "n.fc.weight")).config["target_modules"] == ["m.fc"]
-    found = kept_apart((_adapter(),), tensors, (), ("m.fc.weight", "deep.m.fc.weight")).config["target_modules"]
+    assert adapter_files((_adapter(),), tensors, (), ("m.fc.weight", "n.fc.weight")).config["target_modules"] == [
+        "m.fc"
+    ]
+    found = adapter_files((_adapter(),), tensors, (), ("m.fc.weight", "deep.m.fc.weight")).config["target_modules"]
     assert isinstance(found, str)
     assert [one for one in ("m.fc", "deep.m.fc", "mxfc") if re.fullmatch(found, one)] == ["m.fc"]

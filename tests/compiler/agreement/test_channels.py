@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import pockfarm
-from compiler.bundle.plan_table import learnt_words
+from compiler.bundle.plan_table import learning_label
 from compiler.frontend.importer import import_model
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step
@@ -78,7 +78,7 @@ def _check_gradients(chosen: Chosen) -> None:
         own, part = parts[parameter]
         assert part.elements(own.shape) == weights[parameter][window].size
         counts = f" {len(window[-1])} of {weights[parameter].shape[len(window) - 1]} "  # type: ignore[arg-type]
-        assert counts in learnt_words(own, part)
+        assert counts in learning_label(own, part)
         made = [node for node in step.graph.nodes if node.parameter == parameter and node.op in GRADIENTS]
         sizes = {step.graph.types[node.outputs[0]].size for node in made}
         assert sizes <= {weights[parameter][window].size}, parameter

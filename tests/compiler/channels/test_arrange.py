@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from compiler.channels.arrange import Arrangement, Wanted, arrange
+from compiler.channels.arrange import Arrangement, ChannelRequest, arrange
 from compiler.channels.atoms import Atom, extent_of, factors, unite
 from compiler.channels.orders import accepted, order_of
 from compiler.graph import Graph, Parameter
@@ -36,7 +36,7 @@ def with_parameters(graph: Graph, values: list[Value]) -> Graph:
     return replace(graph, inputs=inputs, parameters=own, arrays={**graph.arrays, **{v: drawn[v] for v in own}})
 
 
-def check(before: Graph, wanted: list[Wanted], feeds: dict[Value, np.ndarray]) -> Arrangement:
+def check(before: Graph, wanted: list[ChannelRequest], feeds: dict[Value, np.ndarray]) -> Arrangement:
     """The arrangement, once nothing is wrong with it."""
     made = arrange(before, wanted)
     after = made.graph
@@ -59,7 +59,7 @@ def check(before: Graph, wanted: list[Wanted], feeds: dict[Value, np.ndarray]) -
 
 
 @st.composite
-def _tasks(draw: st.DrawFn) -> tuple[Graph, list[Wanted]]:
+def _tasks(draw: st.DrawFn) -> tuple[Graph, list[ChannelRequest]]:
     graph = draw(graphs())
     assume(not any(node.op in JUMPS for node in graph.nodes))
     wide = [value for value in graph.inputs if max(graph.types[value].shape, default=1) > 1]
@@ -71,13 +71,13 @@ def _tasks(draw: st.DrawFn) -> tuple[Graph, list[Wanted]]:
         shape = graph.types[value].shape
         axis = draw(st.sampled_from([axis for axis, extent in enumerate(shape) if extent > 1]))
         channels = draw(st.sets(st.integers(0, shape[axis] - 1), min_size=1, max_size=shape[axis] - 1))
-        wanted.append(Wanted(value, axis, tuple(sorted(channels))))
+        wanted.append(ChannelRequest(value, axis, tuple(sorted(channels))))
     return graph, wanted
 
 
 @settings(max_examples=300)
 @given(_tasks())
-def test_random_graphs_mean_the_same_in_any_order(task: tuple[Graph, list[Wanted]]) -> None:
+def test_random_graphs_mean_the_same_in_any_order(task: tuple[Graph, list[ChannelRequest]]) -> None:
     graph, wanted = task
     feeds = {value: array for value, array in feeds_of(graph).items() if value in graph.inputs}
     check(graph, wanted, feeds)
@@ -114,7 +114,7 @@ class Net:
         graph = Graph((), tuple(self.inputs), (output,), {}, {}, self.parameters)
         graph = replace(self.b.graph_of(graph), parameters=self.parameters)
         feeds = {value: self.random.normal(size=graph.types[value].shape) for value in self.inputs}
-        return check(graph, [Wanted(*one) for one in wanted.values()], feeds)
+        return check(graph, [ChannelRequest(*one) for one in wanted.values()], feeds)
 
 
 PRODUCT: dict[str, Any] = {"transpose_a": False, "transpose_b": False}
@@ -187,7 +187,7 @@ def test_an_operator_without_a_rule_pins() -> None:
     y = n.b.emit("dropout", n.b.emit("matmul", x, w, **PRODUCT), ratio=0.5, stream=1, seed=-1)
     output = n.b.emit("matmul", y, v, **PRODUCT)
     graph = replace(n.b.graph_of(Graph((), (x,), (output,), {})), parameters=n.parameters)
-    made = arrange(graph, [Wanted(v, 0, (1, 5))])
+    made = arrange(graph, [ChannelRequest(v, 0, (1, 5))])
     assert [one.value for one in made.alone] == [v]
 
 

@@ -15,7 +15,7 @@ import torch
 from onnx import TensorProto, external_data_helper, numpy_helper
 
 from compiler.errors import ModelError
-from compiler.external import Listing, check_location, mapped, model_digest, open_beside
+from compiler.external import Listing, check_location, mapped, model_digest, open_data_file
 from compiler.frontend.file.prescan import external_locations
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
@@ -177,7 +177,7 @@ def test_locations_outside_the_models_folder_are_refused(location: str, tmp_path
     with pytest.raises(ModelError):
         check_location(location)
     with pytest.raises(ModelError):
-        open_beside(tmp_path, location)
+        open_data_file(tmp_path, location)
     if "\0" not in location:
         with pytest.raises(ModelError):
             imported(with_tensor(apart(W, location)), {location: bytes(60)})
@@ -210,7 +210,7 @@ def test_only_plain_files_are_opened(kind: str, below: bool, tmp_path: Path) -> 
 
 def test_an_empty_file_is_no_bytes(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    with open_beside(tmp_path, "empty") as stream:
+    with open_data_file(tmp_path, "empty") as stream:
         assert mapped(stream) == b""
 
 

@@ -24,8 +24,8 @@ from compiler.program.multiply_on_tensor_cores import multiply_on_tensor_cores
 from compiler.program.program import Program, StateTensor
 from compiler.program.text import parse_program, program_text
 from compiler.program.verify import find_problem as problem_of_program
-from compiler.recomputation.rewrite import repeat_forward
-from compiler.recomputation.widened import widen_again
+from compiler.rematerialisation.rewrite import repeat_forward
+from compiler.rematerialisation.widened import widen_again
 from compiler.rewriting.passes import Pass, PassResult, each_of, name_of
 from compiler.rewriting.text import graph_text, parse_graph
 from compiler.slicing.flow import Group

@@ -26,6 +26,6 @@ def test_a_golden_is_short_and_shows_something(name: str) -> None:
 
 def test_every_pass_has_a_golden() -> None:
     """`tests/architecture/test_lists.py` sees to it that these are the passes that run."""
-    rooms = ("program", "fusion", "slicing", "recomputation", "placement")
+    rooms = ("program", "fusion", "slicing", "rematerialisation", "placement")
     calls = functions_returning("PassResult[Program]", [name for room in rooms for name in modules(f"compiler/{room}")])
     assert set(files()) == calls | functions_returning("PassResult[Graph]", modules("compiler/passes"))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import CLEAN_UP, FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.passes.save_places import save_places
+from compiler.passes.save_argmax_indices import save_argmax_indices
 from compiler.rewriting.passes import until_stable
 from compiler.rewriting.text import parse_graph
 from compiler.spec.documents import LossSpec, SparsePlan
@@ -26,7 +26,7 @@ from compiler.values import Value
 from tests.compiler.graph_interpreter import evaluate_graph
 from tests.models import export
 
-GOLDEN = Path(__file__).parents[1] / "goldens" / "save_places.txt"
+GOLDEN = Path(__file__).parents[1] / "goldens" / "save_argmax_indices.txt"
 
 
 class Pools(nn.Module):
@@ -125,11 +125,11 @@ def _before() -> str:
     ],
 )
 def test_where_nothing_is_gained_nothing_is_done(old: str, new: str, codes: set[str]) -> None:
-    made = save_places(parse_graph(_before().replace(old, new), {}))
+    made = save_argmax_indices(parse_graph(_before().replace(old, new), {}))
     assert {one.code for one in made.declined} == codes
     kept = [node.op for node in made.subject.nodes if node.op == "max_pool_grad"]
     assert len(kept) == len(made.declined)
 
 
 def test_small_tensors_are_left_alone() -> None:
-    assert not save_places(parse_graph(_before().replace("32, 32, 8", "32, 32, 1"), {})).modified
+    assert not save_argmax_indices(parse_graph(_before().replace("32, 32, 8", "32, 32, 1"), {})).modified

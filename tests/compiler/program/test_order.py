@@ -12,7 +12,7 @@ from compiler.program.schedule import schedule
 from tests.compiler.agreement.cases import CASES
 from tests.compiler.program.exact_order import Orders, peak_of, random_program
 from tests.compiler.program.planned import scheduled
-from tests.compiler.recomputation.small_steps import small_step
+from tests.compiler.rematerialisation.small_steps import small_step
 from tests.sample import sample, thinned
 
 NEAR = 1.05

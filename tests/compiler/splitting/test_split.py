@@ -16,8 +16,8 @@ from compiler.pipeline import derive_training_step, make_programs
 from compiler.program.memory import plan_memory
 from compiler.program.program import Program, StateTensor
 from compiler.program.verify import find_problem
-from compiler.recomputation.candidates import repeatable
-from compiler.recomputation.rewrite import repeat_calls
+from compiler.rematerialisation.candidates import repeatable
+from compiler.rematerialisation.rewrite import repeat_calls
 from compiler.slicing.flow import Group
 from compiler.slicing.rewrite import slice_program
 from compiler.spec.documents import SparsePlan, TrainingSpec

@@ -13,13 +13,13 @@ from compiler.api import BuildSettings, compile_training
 from compiler.errors import DoesNotFit
 from compiler.program.cost import Machine
 from compiler.program.memory import plan_memory
-from compiler.recomputation.choose import lowering_peak, rank_repeats
-from compiler.recomputation.rewrite import repeat_calls
+from compiler.rematerialisation.choose import lowering_peak, rank_repeats
+from compiler.rematerialisation.rewrite import repeat_calls
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
-from tests.compiler.recomputation.small_steps import BATCH, CASES, SmallStep, small_step
+from tests.compiler.rematerialisation.small_steps import BATCH, CASES, SmallStep, small_step
 from tests.kernel_harness.machine import native_target
 from tests.sample import thinned
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from compiler.program.program import KernelCall, Program
-from compiler.recomputation.candidates import repeatable
-from compiler.recomputation.rewrite import repeat_calls
+from compiler.rematerialisation.candidates import repeatable
+from compiler.rematerialisation.rewrite import repeat_calls
 from compiler.rewriting.passes import PassResult
 from compiler.values import Value
 

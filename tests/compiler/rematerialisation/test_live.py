@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from compiler.program.program import Program
-from compiler.recomputation.candidates import repeatable
-from compiler.recomputation.live import LiveBytes
-from compiler.recomputation.rewrite import repeat_calls
-from tests.compiler.recomputation.small_steps import CASES, small_step
+from compiler.rematerialisation.candidates import repeatable
+from compiler.rematerialisation.live import LiveBytes
+from compiler.rematerialisation.rewrite import repeat_calls
+from tests.compiler.rematerialisation.small_steps import CASES, small_step
 from tests.sample import sample, thinned
 
 

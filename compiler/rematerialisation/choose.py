@@ -16,8 +16,8 @@ from math import inf
 
 from compiler.program.cost import CostedCall, Machine, costed_calls
 from compiler.program.program import Program
-from compiler.recomputation.candidates import first_reads_after_forward, repeatable
-from compiler.recomputation.live import LiveBytes
+from compiler.rematerialisation.candidates import first_reads_after_forward, repeatable
+from compiler.rematerialisation.live import LiveBytes
 from compiler.values import Value
 
 

@@ -16,7 +16,7 @@ from compiler.kernels.places import holds_places
 from compiler.ops.masks import lanes_of
 from compiler.ops.pooling import WINDOW
 from compiler.ops.record import ints
-from compiler.passes.kept import Kept
+from compiler.passes.saved_values import SavedValues
 from compiler.passes.simplify import Rewriter
 from compiler.rewriting.passes import PassResult, Reason, rewritten
 from compiler.values import Value
@@ -27,7 +27,7 @@ _Pool = tuple[Value, tuple[tuple[int, ...], ...]]
 """The value that is pooled, and the windows."""
 
 
-def save_places(graph: Graph) -> PassResult[Graph]:
+def save_argmax_indices(graph: Graph) -> PassResult[Graph]:
     """The graph with places in place of inputs of pools that only the pools' gradients read."""
     analysis = _Pools(graph)
     declined = {pool: reason for pool in analysis.gradients if (reason := analysis.declines(pool)) is not None}
@@ -44,7 +44,7 @@ def _pool_of(node: Node) -> _Pool:
     return node.inputs[0], tuple(ints(node.attrs, name) for name in WINDOW)
 
 
-class _Pools(Kept):
+class _Pools(SavedValues):
     """The pools of the forward pass whose gradients read large inputs."""
 
     def __init__(self, graph: Graph) -> None:

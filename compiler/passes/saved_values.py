@@ -27,7 +27,7 @@ class Compared:
     high: float = inf
 
 
-class Kept:
+class SavedValues:
     """Who makes and who reads each value."""
 
     def __init__(self, graph: Graph) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from compiler.program.memory import plan_memory
 from compiler.program.program import Program
-from compiler.recomputation.candidates import repeatable
-from compiler.recomputation.rewrite import repeat_calls
+from compiler.rematerialisation.candidates import repeatable
+from compiler.rematerialisation.rewrite import repeat_calls
 from compiler.slicing.rewrite import slice_program
 from compiler.values import Value
 from tests.compiler.program_interpreter import Machine
-from tests.compiler.recomputation.small_steps import CASES, SmallStep, small_step
+from tests.compiler.rematerialisation.small_steps import CASES, SmallStep, small_step
 from tests.compiler.slicing.test_rewrite import feeds_of, random_groups
 from tests.sample import some, thinned
 

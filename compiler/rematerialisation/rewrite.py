@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from compiler.graph import TensorType
 from compiler.program.aliases import Alias
 from compiler.program.program import KernelCall, Program, ProgramName
-from compiler.recomputation.candidates import not_repeatable
+from compiler.rematerialisation.candidates import not_repeatable
 from compiler.rewriting.passes import PassResult
 from compiler.values import Value
 
