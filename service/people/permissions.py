@@ -14,7 +14,7 @@ Scope = Literal["read", "submit", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "submit", "operate", "admin")
 """`read` what the organisation has; `submit` jobs, runs, data; `operate` its devices; `admin` its people and keys."""
 ROLES: Mapping[str, tuple[Scope, ...]] = {"user": ("read", "submit"), "operator": SCOPES}
-"""The words of releases without scopes."""
+"""The scopes of a key that names none, by its role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,5 +250,5 @@ class Permissions:
 
 
 def scopes_of(role: str, scopes: str) -> frozenset[str]:
-    """Those of a key's row: its own, or, if an older release made it, its role's."""
+    """Those of a key's row: its own, or, if it names none, its role's."""
     return frozenset(scopes.split()) if scopes else frozenset(ROLES.get(role, ()))

@@ -11,9 +11,11 @@ import pytest
 from sqlalchemy import create_engine, insert, text
 
 from pockfarm import cli
+from service.store.database import schema
 from service.store.database.models import HOME, Base, Organisation
 from service.store.database.schema import migrate
 from tests.agents.live_farm import LiveFarm, live_farm
+from tests.service import newer_code as later_release
 from tests.service.farms import TestFarm, empty_sqlite, open_test_farm
 from tests.service.postgres import PostgresServer, running_postgres
 from tests.service.stores import s3_store
@@ -102,6 +104,12 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'farm.db'}"
     server: PostgresServer = request.getfixturevalue("postgres")
     return server.make_database()
+
+
+@pytest.fixture
+def newer_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is one of a later release, with two migrations more."""
+    monkeypatch.setattr(schema, "VERSIONS", later_release.VERSIONS)
 
 
 @pytest.fixture

@@ -19,12 +19,14 @@ from service.base.settings import Settings
 from service.operations.backup.form import BackupError, seal, unseal
 from service.operations.backup.reading import restore_backup
 from service.operations.backup.writing import write_backup
+from service.store.database import schema
 from service.store.database.engine import Database
 from service.store.database.models import Job
-from service.store.database.schema import check_schema, migrate
+from service.store.database.schema import check_schema, current_revision, migrate
 from service.store.storage import open_storage
 from tests.sample import sample
 from tests.service.farms import TestFarm, open_test_farm
+from tests.service.newer_code import LATER, VERSIONS
 from tests.service.rows import Snapshot, fill, snapshot
 
 PASSPHRASE = "four words or more"
@@ -195,22 +197,26 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
             restore_backup(new, tmp_path / name, passphrase=None, say=said)
 
 
-def test_a_backup_of_older_code_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, new = f"sqlite:///{tmp_path}/old.db", settings_at(tmp_path / "new", f"sqlite:///{tmp_path}/new/farm.db")
-    migrate(url, "0006")
-    database = Database(url)
+@pytest.mark.parametrize("is_migrated", [False, True], ids=["into nothing", "into an empty farm"])
+def test_a_backup_of_older_code_is_brought_up_to_date(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_migrated: bool
+) -> None:
+    database = Database(sqlite_url)
     with database.engine.begin() as connection:
         fill(connection)
     database.close()
-    with monkeypatch.context() as older:
-        older.setattr("service.operations.backup.writing.check_schema", lambda _: None)
-        older.setattr("service.operations.backup.writing.known_revisions", lambda: (frozenset(), "0006"))
-        write_backup(settings_at(tmp_path / "old", url), tmp_path / "b", passphrase=None, say=said)
+    write_backup(settings_at(tmp_path / "old", sqlite_url), tmp_path / "b", passphrase=None, say=said)
+    monkeypatch.setattr(schema, "VERSIONS", VERSIONS)
+    new = settings_at(tmp_path / "new", f"sqlite:///{tmp_path}/new/farm.db")
+    if is_migrated:
+        migrate(new.database)
     restore_backup(new, tmp_path / "b", passphrase=None, say=said)
     database = Database(new.database)
     check_schema(database)
+    with database.engine.connect() as connection:
+        assert current_revision(connection) == LATER[-1]
     with database.read() as session:
-        assert session.query(Job).count() == len(content(url)["jobs"])
+        assert session.query(Job).count() == len(content(sqlite_url)["jobs"])
     database.close()
 
 

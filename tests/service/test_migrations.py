@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, event, inspect, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import Pool
 
-from pockfarm.parts import FarmPlan, admin
+from pockfarm import parts
 from pockfarm.state import StateFolder
 from service.base.settings import Settings
 from service.store.database.engine import Database
@@ -33,20 +33,24 @@ from service.store.database.schema import (
 )
 from tests.sample import sample, some
 from tests.service.beginnings import Beginnings
+from tests.service.newer_code import LATER, TODAY
 from tests.service.postgres import PostgresServer
 from tests.service.rows import Snapshot, describe, fill, snapshot
 
 REVISIONS = [script.revision for script in reversed(list(ScriptDirectory(str(MIGRATIONS)).walk_revisions()))]
 """Every revision there is, the oldest first."""
-PAIRS = sorted({*itertools.pairwise(REVISIONS), (REVISIONS[0], REVISIONS[-1])})
-"""Each step by itself, and the whole way: what goes up to today from any revision goes down to it again, too."""
-WAYS = sample(REVISIONS, {REVISIONS[0]})
-"""From the first."""
+CHAIN = [*REVISIONS, *LATER]
+"""With those of a later release, which show what the machinery does whatever revisions there are."""
+WAYS = sample(REVISIONS, {REVISIONS[-1]})
+"""From the newest."""
 STEPS = sample(
-    (pytest.param(older, newer, id=f"{older}-{newer}") for older, newer in PAIRS),
-    {f"{REVISIONS[0]}-{REVISIONS[-1]}", "-".join(REVISIONS[-2:])},
+    (
+        pytest.param(older, newer, id=f"{older}-{newer}")
+        for older, newer in sorted({*itertools.pairwise(CHAIN), (CHAIN[0], CHAIN[-1])})
+    ),
+    {f"{CHAIN[0]}-{CHAIN[-1]}"},
 )
-"""What sets work aside, what moves settings, the whole way, and the newest."""
+"""Each step by itself, and the whole way."""
 
 
 def add_rows(database: Database) -> None:
@@ -83,10 +87,28 @@ def test_up_down_up_with_data(empty_url: str) -> None:
         add_rows(database)
         with database.read() as session:
             assert session.query(Job).one().model_bytes == 1 << 40
-        command.downgrade(alembic_config(empty_url), "base")
-        with database.engine.connect() as connection:
-            assert set(inspect(connection).get_table_names()) == {"alembic_version"}
+        downgrade(empty_url, "base")
+        assert tables(database) == {"alembic_version"}
     database.close()
+
+
+def test_base_leaves_nothing_of_what_was_set_aside(empty_url: str, newer_code: None) -> None:
+    filled_database(empty_url, "head")
+    with contextlib.closing(Database(empty_url)) as database:
+        downgrade(empty_url, REVISIONS[-1])
+        assert {name for name in tables(database) if name.startswith("set_aside_9002_")} >= {
+            "set_aside_9002_runs",
+            "set_aside_9002_attempts",
+            "set_aside_9002_runs_pruned_share",
+        }
+        downgrade(empty_url, "base")
+        assert tables(database) == {"alembic_version"}
+    migrate(empty_url)
+
+
+def tables(database: Database) -> set[str]:
+    with database.engine.connect() as connection:
+        return set(inspect(connection).get_table_names())
 
 
 def downgrade(url: str, revision: str) -> None:
@@ -117,19 +139,15 @@ def content(url: str) -> tuple[dict[str, object], Snapshot]:
 
 
 def assert_holds(rows: Snapshot, older: Snapshot) -> None:
-    """Every row of `older` is there, with every value that it had; a run's settings may lie in one column since."""
+    """Every row of `older` is there, with every value that it had."""
     for name, expected in older.items():
-        kept = [
-            {column: (row if column in row else row["settings"])[column] for column in expected[0]}
-            for row in rows[name]
-        ]
-        assert kept == expected, name
+        assert [{column: row[column] for column in expected[0]} for row in rows[name]] == expected, name
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def beginnings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Beginnings:
     server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
-    return Beginnings(tmp_path_factory.mktemp("beginnings"), server, REVISIONS)
+    return Beginnings(tmp_path_factory.mktemp("beginnings"), server, CHAIN)
 
 
 @pytest.fixture(scope="module")
@@ -159,68 +177,26 @@ def test_a_filled_database_goes_up_and_down_again(
     assert content(url) == (schema, before)
 
 
-@pytest.mark.thorough
+@pytest.mark.parametrize("revision", sample(LATER, {LATER[-1]}))
+def test_a_later_release_changes_no_value_of_an_older_one(
+    beginnings: Beginnings, revision: str, newer_code: None
+) -> None:
+    url = beginnings.of(REVISIONS[-1])
+    before = filled(url)
+    migrate(url, revision)
+    assert_holds(content(url)[1], before)
+
+
 @pytest.mark.parametrize(("older", "newer"), STEPS)
-def test_a_filled_database_goes_down_and_up_again(beginnings: Beginnings, older: str, newer: str) -> None:
+def test_a_filled_database_goes_down_and_up_again(
+    beginnings: Beginnings, older: str, newer: str, newer_code: None
+) -> None:
     url = beginnings.of(newer)
     before = filled(url)
     schema, _ = content(url)
     downgrade(url, older)
     migrate(url, newer)
     assert content(url) == (schema, before)
-
-
-def test_work_that_was_set_aside_gives_way_to_newer_work(empty_url: str) -> None:
-    """Down to 0001 and up: a device that took other work in between does not have two live attempts."""
-    filled_database(empty_url, "0002")
-    database = Database(empty_url)
-    measured = "SELECT runs.id FROM runs JOIN attempts ON run_id = runs.id WHERE mode = 'tune'"
-    with database.engine.begin() as connection:
-        run, device = connection.execute(
-            text(f"SELECT run_id, device_id FROM attempts WHERE run_id IN ({measured}) AND state = 'running'")
-        ).first() or ("", "")
-        connection.execute(text("UPDATE runs SET state = 'running' WHERE id = :run"), {"run": run})
-    downgrade(empty_url, "0001")
-    with database.engine.begin() as connection:
-        other = "SELECT min(id) FROM attempts WHERE state = 'failed'"
-        connection.execute(
-            text(f"UPDATE attempts SET state = 'leased', device_id = :device WHERE id = ({other})"), {"device": device}
-        )
-    migrate(empty_url)
-    with database.engine.connect() as connection:
-        ended = "SELECT state, code FROM attempts WHERE run_id = :run"
-        assert connection.execute(text(ended), {"run": run}).all() == [("lost", "infra.abandoned")]
-        assert connection.scalar(text("SELECT state FROM runs WHERE id = :run"), {"run": run}) == "queued"
-    database.close()
-
-
-@pytest.mark.parametrize(
-    ("state", "stays"),
-    sample(
-        [
-            pytest.param(state, stays, id=state)
-            for state, stays in [("queued", 0), ("leased", 0), ("running", 0), ("succeeded", 1)]
-        ],
-        ["queued", "succeeded"],
-    ),
-)
-def test_older_code_does_no_run_without_a_setting_that_it_lacks(empty_url: str, state: str, stays: int) -> None:
-    """An open run waits aside for the newer code; one that has ended stays, and gets its setting back."""
-    filled_database(empty_url, "0004")
-    database = Database(empty_url)
-    found = text("SELECT count(*) FROM runs WHERE id = :run")
-    with database.engine.begin() as connection:
-        runs = connection.execute(text("SELECT id, settings FROM runs ORDER BY id")).all()
-        run = next(row.id for row in runs if "clip" in str(row.settings))
-        connection.execute(text("UPDATE runs SET state = :state WHERE id = :run"), {"state": state, "run": run})
-    downgrade(empty_url, "0003")
-    with database.engine.connect() as connection:
-        assert connection.scalar(found, {"run": run}) == stays
-    migrate(empty_url)
-    with database.engine.connect() as connection:
-        held = connection.scalar(text("SELECT settings FROM runs WHERE id = :run"), {"run": run})
-        assert "clip" in str(held)
-    database.close()
 
 
 def migrate_until(url: str, change: int) -> None:
@@ -241,20 +217,32 @@ def migrate_until(url: str, change: int) -> None:
 
 
 @pytest.mark.parametrize("every", sample((5, 41), {"41"}))
-def test_a_migration_that_breaks_anywhere_changes_nothing(empty_url: str, every: int) -> None:
-    """At every so many-th of its some two hundred changes: it is one transaction, whatever the revision."""
-    before = filled_database(empty_url, REVISIONS[0])
-    schema, _ = content(empty_url)
+def test_a_first_migration_that_breaks_anywhere_leaves_nothing(empty_url: str, every: int) -> None:
+    """At every so many-th of its changes: it is one transaction."""
     step = 0
     while True:
         step += every
         try:
             migrate_until(empty_url, step)
         except InterruptedError:
-            assert content(empty_url) == (schema, before), f"at change {step}"
+            assert content(empty_url) == ({}, {}), f"at change {step}"
         else:
             break
     assert step > 100
+
+
+def test_a_migration_that_breaks_anywhere_changes_nothing(empty_url: str, newer_code: None) -> None:
+    """At each of its changes: it is one transaction, however many revisions it has."""
+    before = filled_database(empty_url, TODAY)
+    schema, _ = content(empty_url)
+    for step in itertools.count(1):
+        try:
+            migrate_until(empty_url, step)
+        except InterruptedError:
+            assert content(empty_url) == (schema, before), f"at change {step}"
+        else:
+            break
+    assert step > 5
     assert_holds(content(empty_url)[1], before)
 
 
@@ -262,21 +250,25 @@ KILLED = """
 import os, signal, sys
 from sqlalchemy import Engine, event
 from service.store.database.schema import migrate
+from tests.service.newer_code import become_newer
 
 @event.listens_for(Engine, "after_cursor_execute")
 def kill(connection, cursor, statement, *_):
-    if "ADD COLUMN tune_s" in statement or "DROP TABLE runs" in statement:
+    if "ADD COLUMN wanted_shelf" in statement:
         os.kill(os.getpid(), signal.SIGKILL)
 
+become_newer()
 migrate(sys.argv[1])
 """
+"""Ends after the devices have been built anew (SQLite), or have got their foreign key."""
 
 
-def test_a_killed_migration_changes_nothing(empty_url: str) -> None:
-    before = filled_database(empty_url, "0001")
+def test_a_killed_migration_changes_nothing(empty_url: str, newer_code: None) -> None:
+    before = filled_database(empty_url, TODAY)
+    schema, _ = content(empty_url)
     killed = subprocess.run([sys.executable, "-c", KILLED, empty_url], timeout=120)
     assert killed.returncode == -signal.SIGKILL
-    assert content(empty_url)[1] == before
+    assert content(empty_url) == (schema, before)
     database = Database(empty_url)
     with database.engine.begin() as connection, pytest.raises(IntegrityError):
         connection.execute(text("UPDATE runs SET bundle_digest = 'none such'"))
@@ -285,9 +277,9 @@ def test_a_killed_migration_changes_nothing(empty_url: str) -> None:
     assert_holds(content(empty_url)[1], before)
 
 
-def test_a_reference_to_nothing_stops_a_migration_by_name(tmp_path: Path) -> None:
+def test_a_reference_to_nothing_stops_a_migration_by_name(tmp_path: Path, newer_code: None) -> None:
     url = f"sqlite:///{tmp_path / 'farm.db'}"
-    filled_database(url, "0001")
+    filled_database(url, TODAY)
     with sqlite3.connect(tmp_path / "farm.db") as connection:  # its foreign keys are off
         connection.execute("UPDATE runs SET bundle_digest = 'none such' WHERE rowid = 3")
     connection.close()
@@ -297,7 +289,7 @@ def test_a_reference_to_nothing_stops_a_migration_by_name(tmp_path: Path) -> Non
     assert content(url) == before
 
 
-def test_foreign_keys_hold_again_after_a_migration(tmp_path: Path) -> None:
+def test_foreign_keys_hold_again_after_a_migration(tmp_path: Path, newer_code: None) -> None:
     seen: list[int] = []
 
     def note(connection: sqlite3.Connection, _record: object) -> None:
@@ -328,17 +320,19 @@ def test_a_migration_is_not_held_to_the_time_of_a_request(postgres: PostgresServ
     assert found == {"statement_timeout": "1h", "lock_timeout": "2s"}
 
 
-@pytest.mark.parametrize("revision", sample([REVISIONS[0], REVISIONS[-2]], [REVISIONS[0]]))
-def test_a_farm_that_starts_upgrades_its_filled_database(tmp_path: Path, revision: str) -> None:
-    """What `pockfarm up` does with an older farm's folder."""
+def test_a_farm_that_starts_upgrades_its_filled_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newer_code: None
+) -> None:
+    """What `pockfarm up` of a later release does with an older farm's folder."""
     state = StateFolder(tmp_path / "state")
     state.make()
     url = Settings(state=state.path).database
-    before = filled_database(url, revision)
-    assert admin(FarmPlan(state, 1), "migrate") == "the database is up to date"
-    database = Database(url)
-    check_schema(database)
-    database.close()
+    before = filled_database(url, TODAY)
+    command = [sys.executable, "-m", "tests.service.newer_code"]
+    monkeypatch.setattr(parts, "python", lambda module, *arguments: [*command, module, *arguments])
+    assert parts.admin(parts.FarmPlan(state, 1), "migrate") == "the database is up to date"
+    with contextlib.closing(Database(url)) as database:
+        check_schema(database)
     assert_holds(content(url)[1], before)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -12,60 +12,58 @@ from sqlalchemy import text
 from service import admin
 from service.store.database.engine import Database
 from service.store.database.schema import current_revision, known_revisions, migrate
-from tests.service.test_migrations import downgrade, filled_database
+from tests.service.newer_code import LATER, TODAY
+from tests.service.test_migrations import content, downgrade, filled_database
 
 
-def test_older_code_reads_what_it_does_not_know_as_it_can(empty_url: str) -> None:
-    """0028: comparisons wait aside; a warm-up by rule, a report without an interval, a verdict of function do not.
-    0029: sustained runs wait aside."""
-    filled_database(empty_url, "head")
+def test_what_older_code_cannot_read_waits_for_newer_code(empty_url: str, newer_code: None) -> None:
+    """Runs of a mode that it does not know are away, a verdict is one that it knows; what it does meanwhile stays."""
+    before = filled_database(empty_url, "head")
+    pruning = {row["id"] for row in before["runs"] if row["settings"]["mode"] == "prune"}
+    first, second = [row for row in before["runs"] if row["id"] not in pruning][:2]
+    assert pruning
     database = Database(empty_url)
-    settings = {"mode": "profile", "steps": 5, "warmup": None}
-    report = {
-        "measurement": {"median_us": 12.5, "interval_low_us": None, "interval_high_us": None},
-        "verdict": {"kind": "function", "rule": "emulated"},
-    }
-    with database.engine.begin() as connection:
-        first, second, third = connection.scalars(text("SELECT id FROM runs ORDER BY id LIMIT 3")).all()
-        values = {
-            "first": first,
-            "second": second,
-            "third": third,
-            "by_rule": json.dumps(settings),
-            "report": json.dumps(report),
-            "comparing": json.dumps(settings | {"mode": "compare"}),
-            "sustained": json.dumps(settings | {"mode": "sustained"}),
-        }
-        connection.execute(text("UPDATE runs SET settings = :by_rule WHERE id = :first"), values)
-        connection.execute(text("UPDATE runs SET settings = :comparing WHERE id = :second"), values)
-        connection.execute(text("UPDATE runs SET settings = :sustained WHERE id = :third"), values)
-        others = text("SELECT min(attempt_id) FROM results WHERE run_id NOT IN (:second, :third)")
-        result = connection.scalar(others, values)
-        connection.execute(text("UPDATE results SET report = :report WHERE attempt_id = :id"), values | {"id": result})
-        runs = connection.scalar(text("SELECT count(*) FROM runs"))
 
-    def stored() -> tuple[object, object, object]:
-        with database.engine.connect() as connection:
-            kept = connection.scalar(text("SELECT settings FROM runs WHERE id = :first"), values)
-            said = connection.scalar(text("SELECT report FROM results WHERE attempt_id = :id"), {"id": result})
-            return connection.scalar(text("SELECT count(*) FROM runs")), _parsed(kept), _parsed(said)
+    def change(row: dict[str, Any], column: str, value: str) -> None:
+        row[column] = value
+        with database.engine.begin() as connection:
+            changed = text(f"UPDATE runs SET {column} = :value WHERE id = :id")
+            connection.execute(changed, {"value": value, "id": row["id"]})
 
-    assert stored() == (runs, settings, report)
-    downgrade(empty_url, "0028")
-    assert stored() == (runs - 1, settings, report)
-    downgrade(empty_url, "0027")
-    older = {
-        "measurement": {"median_us": 12.5, "interval_low_us": 12.5, "interval_high_us": 12.5},
-        "verdict": {"kind": "noisy", "rule": "emulated"},
-    }
-    assert stored() == (runs - 2, settings | {"warmup": 3}, older)
+    change(first, "verdict", "unsure")
+    downgrade(empty_url, "9001")
+    with database.engine.connect() as connection:
+        for table, column in OF_RUNS.items():
+            there = set(connection.scalars(text(f"SELECT {column} FROM {table}")))
+            assert there == {row[column] for row in before[table]} - pruning, table
+        verdict = text("SELECT verdict FROM runs WHERE id = :id")
+        assert connection.scalar(verdict, {"id": first["id"]}) == "noisy"
+    change(second, "note", "by older code")
     migrate(empty_url)
-    assert stored() == (runs, settings, report)
+    assert content(empty_url)[1] == before
     database.close()
 
 
+OF_RUNS = {
+    "runs": "id",
+    "attempts": "run_id",
+    "canary_changes": "after_run_id",
+    "canary_times": "run_id",
+    "checkpoints": "run_id",
+    "compared_bundles": "run_id",
+    "results": "run_id",
+    "strikes": "run_id",
+    "tunings": "run_id",
+}
+"""Tables whose rows belong to a run, and the column with its id."""
+
+
 def test_an_operator_takes_the_schema_back_by_a_command(
-    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    empty_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    newer_code: None,
 ) -> None:
     """An installed farm has no alembic.ini; what cannot be is refused in words, and changes nothing."""
     monkeypatch.setenv("POCKFARM_STATE", str(tmp_path / "state"))
@@ -76,17 +74,14 @@ def test_an_operator_takes_the_schema_back_by_a_command(
         assert admin.main(["migrate-back", revision]) == 1
         return capsys.readouterr().err
 
-    assert re.search(r" schema none, .* 0027\b", refusal("0027"))
+    assert re.search(r" schema none, .* 9001\b", refusal("9001"))
     assert admin.main(["migrate"]) == 0
-    assert re.search(rf"no revision 27: .* 0001 to {head}\b", refusal("27"))
-    assert admin.main(["migrate-back", "0027"]) == 0
-    assert re.search(r" schema 0027, .* 0028\b", refusal("0028"))
+    assert re.search(rf"no revision 1: .* 0001 to {head}\b", refusal("1"))
+    assert admin.main(["migrate-back", TODAY]) == 0
+    assert re.search(rf" schema {TODAY}, .* 9001\b", refusal("9001"))
     with database.engine.connect() as connection:
-        assert current_revision(connection) == "0027"
+        assert current_revision(connection) == TODAY
     assert admin.main(["migrate"]) == 0
+    with database.engine.connect() as connection:
+        assert current_revision(connection) == head == LATER[-1]
     database.close()
-
-
-def _parsed(value: object) -> object:
-    """PostgreSQL's driver has read it already."""
-    return json.loads(value) if isinstance(value, str) else value

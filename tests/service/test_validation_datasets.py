@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from alembic import command
-from sqlalchemy import text
 
 from device_agents import wire as p
-from service.store.database.engine import Database
-from service.store.database.schema import alembic_config, migrate
 from tests.service.board import leased
 from tests.service.farms import TestFarm
-from tests.service.test_migrations import filled_database
 
 NOBODY = "sha256:" + "9" * 64
 
@@ -123,24 +117,3 @@ def test_a_request_with_another_one_is_another_request(small_farm: TestFarm) -> 
     assert first.json()["id"] == again.json()["id"]
     other = farm.http.post("/runs", json=body | {"validation_dataset": farm.dataset(samples=6)}, headers=headers)
     assert other.status_code in (409, 422)
-
-
-def test_older_code_never_sees_a_run_that_names_one(tmp_path: Path) -> None:
-    """Its settings make no sense without, so even an ended one is set aside, and comes back."""
-    url = f"sqlite:///{tmp_path / 'farm.db'}"
-    rows = filled_database(url, "0006")["runs"]
-    named = {row["id"] for row in rows if row["validation_dataset_digest"] is not None}
-    assert named
-    assert len(named) < len(rows)
-    command.downgrade(alembic_config(url), "0005")
-    assert ids(url) == {row["id"] for row in rows} - named
-    migrate(url)
-    assert ids(url) == {row["id"] for row in rows}
-
-
-def ids(url: str) -> set[str]:
-    database = Database(url)
-    with database.engine.connect() as connection:
-        found = {str(run) for run in connection.scalars(text("SELECT id FROM runs"))}
-    database.close()
-    return found

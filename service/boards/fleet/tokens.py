@@ -119,19 +119,14 @@ def use(session: Session, token: EnrolmentToken, device: Device) -> None:
     other devices, lets it run no more than its own. Raises: Forbidden if the token is used up."""
     if token.device_id == device.id or session.scalar(_uses(token, device.id)) is not None:
         return  # the answer to its first try was lost
-    if _used(token) >= token.max_uses:
+    if token.uses >= token.max_uses:
         times = "before" if token.max_uses == 1 else f"{token.max_uses} times, as often as it may be"
         raise Forbidden("enrol.token", f"this enrolment token was used {times}", hint=HINT)
-    token.uses, token.device_id = _used(token) + 1, device.id
+    token.uses, token.device_id = token.uses + 1, device.id
     if device.bound_targets is None:
         device.bound_targets = token.targets
     if token.id is not None:
         session.add(EnrolmentUse(token_id=token.id, device_id=device.id, organisation_id=token.organisation_id))
-
-
-def _used(token: EnrolmentToken) -> int:
-    """An older release, which may serve beside this one, counts no uses; it only writes who used it."""
-    return max(token.uses, 1 if token.device_id is not None else 0)
 
 
 def _uses(token: EnrolmentToken, device_id: str) -> Select[int]:

@@ -30,6 +30,8 @@ LONGEST_TRANSACTIONS = """
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
     ORDER BY xact_start LIMIT 3"""
 MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
+VERSIONS: tuple[Path, ...] = (MIGRATIONS / "versions",)
+"""Folders of revisions. Tests add one, with revisions of a later release."""
 
 
 class SchemaMismatch(Exception):
@@ -59,8 +61,14 @@ def alembic_config(url: str) -> Config:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
+    options = {
+        "script_location": str(MIGRATIONS),
+        "version_locations": "\n".join(map(str, VERSIONS)),
+        "path_separator": "newline",
+        "sqlalchemy.url": url,
+    }
+    for name, value in options.items():
+        config.set_main_option(name, value.replace("%", "%%"))
     return config
 
 
@@ -188,10 +196,14 @@ def current_revision(connection: Connection) -> str | None:
     return revision
 
 
-@cache
 def known_revisions() -> tuple[frozenset[str], str]:
     """Every revision of this code, and the newest, by the names of their files."""
-    revisions = [path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*.py")]
+    return _revisions_in(VERSIONS)
+
+
+@cache
+def _revisions_in(folders: tuple[Path, ...]) -> tuple[frozenset[str], str]:
+    revisions = [path.name.partition("_")[0] for folder in folders for path in folder.glob("[0-9]*.py")]
     return frozenset(revisions), max(revisions)
 
 

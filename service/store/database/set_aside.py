@@ -2,7 +2,8 @@
 `op.put_back`.
 
 Rows and values lie in tables `set_aside_<revision>_<table>[_<column>]`, none for no rows. Plain SQL on the migration's
-connection: nothing here may depend on the models, which are newer than any revision.
+connection: nothing here may depend on the models, which are newer than any revision. A device has one live attempt: a
+revision that sets such aside gives up, before it puts them back, those whose devices have begun other work meanwhile.
 """
 
 from __future__ import annotations
@@ -16,15 +17,12 @@ Rows = Sequence[tuple[str, str, str]]
 """(table, its key column, condition) of whole rows, the referred ones first."""
 Values = Sequence[tuple[str, str, str]]
 """(table, column, condition) of values in rows that stay."""
-LIVE = "state IN ('leased', 'running')"
 
 
 def add_operations() -> None:
-    """Give revisions `op.set_aside(revision, rows, values)`, `op.put_back(revision, rows, values)` and
-    `op.give_up_overtaken_attempts(revision)`."""
+    """Give revisions `op.set_aside(revision, rows, values)` and `op.put_back(revision, rows, values)`."""
     Operations.register_operation("set_aside")(_SetAside)
     Operations.register_operation("put_back")(_PutBack)
-    Operations.register_operation("give_up_overtaken_attempts")(_GiveUpOvertakenAttempts)
 
 
 class _SetAside(MigrateOperation):
@@ -62,23 +60,6 @@ class _PutBack(MigrateOperation):
                     f"UPDATE {table} SET {column} = {value} WHERE EXISTS (SELECT 1 FROM {aside} WHERE {same})"
                 )
                 operations.drop_table(aside)
-
-
-class _GiveUpOvertakenAttempts(MigrateOperation):
-    @classmethod
-    def give_up_overtaken_attempts(cls, operations: Operations, revision: str) -> None:
-        """Before attempts are put back: a device may have begun other work in between. The set-aside attempt is lost
-        then, and its run waits for the next device, as after any lost attempt."""
-        attempts, runs = f"set_aside_{revision}_attempts", f"set_aside_{revision}_runs"
-        if not _is_there(operations, attempts):
-            return
-        overtaken = f"{LIVE} AND device_id IN (SELECT device_id FROM attempts WHERE {LIVE})"
-        ours = f"SELECT run_id FROM {attempts} WHERE {overtaken}"
-        operations.execute(f"UPDATE {runs} SET state = 'queued', phase = '' WHERE {LIVE} AND id IN ({ours})")
-        operations.execute(
-            f"UPDATE {attempts} SET state = 'lost', cause = 'infra', code = 'infra.abandoned', "
-            f"message = 'the database was taken to an older schema', finished_at = lease_expires_at WHERE {overtaken}"
-        )
 
 
 def _is_there(op: Operations, table: str) -> bool:

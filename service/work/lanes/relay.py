@@ -94,8 +94,7 @@ class Relay:
             if message.get("from", self._name) == self._name:
                 return None
             lanes = {str(lane): int(count) for lane, count in message["lanes"].items()}
-            subjects = message.get("subjects", ())  # processes of an older release tell of none
-            return Calls(lanes, set(map(str, message["devices"])), set(map(str, subjects)))
+            return Calls(lanes, set(map(str, message["devices"])), set(map(str, message["subjects"])))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             LOG.warning("a call of another process could not be read: %s", error)
             return None

@@ -6,6 +6,7 @@ from tests.service.conftest import farm as farm
 from tests.service.conftest import live as live
 from tests.service.conftest import migrated_postgres as migrated_postgres
 from tests.service.conftest import migrated_sqlite as migrated_sqlite
+from tests.service.conftest import newer_code as newer_code
 from tests.service.conftest import postgres as postgres
 from tests.service.conftest import said as said
 from tests.service.conftest import small_farm as small_farm

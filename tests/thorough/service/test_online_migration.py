@@ -14,8 +14,9 @@ import pytest
 from sqlalchemy import text
 
 from service.store.database.engine import Database
-from service.store.database.schema import MigrationBlocked, Patience, check_schema, migrate
+from service.store.database.schema import MigrationBlocked, Patience, check_schema, current_revision, migrate
 from tests.architecture.sources import ROOT
+from tests.service.newer_code import TODAY
 from tests.service.postgres import PostgresServer
 from tests.waiting import HANG_S, until
 
@@ -25,7 +26,7 @@ QUICK = Patience(lock_s=0.2, pause_s=0.1, give_up_s=HANG_S)
 @contextmanager
 def old_database(url: str) -> Iterator[Database]:
     """Of a farm before the last migrations."""
-    migrate(url, "0005")
+    migrate(url, TODAY)
     database = Database(url)
     try:
         yield database
@@ -33,7 +34,7 @@ def old_database(url: str) -> Iterator[Database]:
         database.close()
 
 
-def test_a_held_lock_holds_up_the_migration_and_nobody_behind_it(postgres: PostgresServer) -> None:
+def test_a_held_lock_holds_up_the_migration_and_nobody_behind_it(postgres: PostgresServer, newer_code: None) -> None:
     url = postgres.make_database()
     with old_database(url) as database:
         failed: list[BaseException] = []
@@ -64,7 +65,9 @@ def test_a_held_lock_holds_up_the_migration_and_nobody_behind_it(postgres: Postg
         check_schema(database)
 
 
-def test_a_migration_that_gives_up_says_who_is_in_the_way_and_changes_nothing(postgres: PostgresServer) -> None:
+def test_a_migration_that_gives_up_says_who_is_in_the_way_and_changes_nothing(
+    postgres: PostgresServer, newer_code: None
+) -> None:
     url = postgres.make_database()
     with old_database(url) as database, database.engine.connect() as holder:
         holder.execute(text("SET application_name = 'long-report'"))
@@ -72,7 +75,7 @@ def test_a_migration_that_gives_up_says_who_is_in_the_way_and_changes_nothing(po
         with pytest.raises(MigrationBlocked, match=r"(?s)as it was.*long-report, idle in transaction"):
             migrate(url, patience=Patience(lock_s=0.1, pause_s=0.05, give_up_s=0.3))
         with database.engine.connect() as connection:
-            assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "0005"
+            assert current_revision(connection) == TODAY
 
 
 def start(url: str, state: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -90,19 +93,23 @@ def start(url: str, state: Path, *words: str) -> subprocess.CompletedProcess[str
 
 @pytest.mark.parametrize(
     ("revision", "message"),
-    [("0005", "run `python -m service.admin migrate`"), ("9999", "newer code has migrated it")],
+    [(TODAY, "run `python -m service.admin migrate`"), ("9999", "newer code has migrated it")],
 )
 @pytest.mark.parametrize(
     "words",
     [
-        ("-m", "uvicorn", "service.app:served", "--factory", "--port", "0"),
-        ("-c", "import workers.app as a; a.clear_away()"),
+        ("-m", "tests.service.newer_code", "uvicorn", "service.app:served", "--factory", "--port", "0"),
+        (
+            "-c",
+            "from tests.service.newer_code import become_newer; become_newer(); "
+            "import workers.app as a; a.clear_away()",
+        ),
     ],
     ids=["api", "worker"],
 )
 def test_nothing_starts_on_another_schema(tmp_path: Path, revision: str, message: str, words: tuple[str, ...]) -> None:
     url = f"sqlite:///{tmp_path}/farm.db"
-    migrate(url, "0005")
+    migrate(url)
     database = Database(url)
     with database.engine.begin() as connection:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))

@@ -19,7 +19,7 @@ from service.store.database.models.tenants import HOME
 class ApiKey(OfOrganisation, Base):
     """A key of the public API: what it may do are its `scopes`, in its organisation.
 
-    `role` is what releases without scopes go by: `operator` for a key with the scope `operate`.
+    `role` is `operator` for a key with the scope `operate`, else `user`.
     """
 
     __tablename__ = "api_keys"
