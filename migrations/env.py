@@ -19,7 +19,7 @@ from service.store.database.schema import BrokenReferences, Patience
 from service.store.database.set_aside import add_operations
 
 LOCK_NUMBER = 727_420_001
-"""Of the advisory lock that keeps two migrations apart."""
+"""Number of the advisory lock that keeps two migrations apart."""
 SHOWN_ROWS = 5
 
 
@@ -43,7 +43,7 @@ def run() -> None:
 
 def _is_comparable(item: object, _name: str | None, _kind: str, _reflected: bool, _other: object) -> bool:
     """Indexes by an expression come back in the database's own words, or not at all: tests compare them."""
-    return not isinstance(item, Index) or all(isinstance(one, Column) for one in item.expressions)
+    return not isinstance(item, Index) or all(isinstance(expression, Column) for expression in item.expressions)
 
 
 def _migrate_sqlite(connection: Connection) -> None:
@@ -83,7 +83,7 @@ def _foreign_keys_unenforced(connection: Connection) -> Iterator[None]:
 
 
 def _check_references(connection: Connection) -> None:
-    """What the database would have refused row by row. Raises: BrokenReferences, which undoes the migration."""
+    """Checks references as the database would have row by row. Raises: BrokenReferences, which undoes the migration."""
     rows = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
     if rows:
         shown = ", ".join(f"{table} (row {row}) -> {parent}" for table, row, parent, _ in rows[:SHOWN_ROWS])
