@@ -69,7 +69,7 @@ def test_secrets_are_told_from_what_only_looks_like_them(said: str, kept: str) -
 
 
 def test_a_secret_that_was_given_is_hidden_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_lines, "_known", set())
+    monkeypatch.setattr(log_lines, "_secrets", set())
     log_lines.hide("correct horse")
     log_lines.hide(None)
     log_lines.hide("pw")  # too short to be told from words
@@ -213,7 +213,7 @@ def work_off(farm: LiveFarm, state: Path) -> str:
 def test_passwords_of_the_settings_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     from service.base.logs import set_up_logs
 
-    monkeypatch.setattr(log_lines, "_known", set())
+    monkeypatch.setattr(log_lines, "_secrets", set())
     monkeypatch.setattr(log_lines, "configure", lambda *_, **__: None)
     monkeypatch.setattr(logging, "captureWarnings", lambda _: None)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "storage-secret")
