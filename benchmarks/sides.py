@@ -19,7 +19,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.precision import Compute
 from compiler.targets import load
 from device_agents.wire import RunSettings
-from pockfarm.local import read_tuning, tune
+from pockfarm.local.toolchain import read_tuning, tune
 
 TUNING = BENCH / "tuning.json"
 BUNDLE = "step.pfb"

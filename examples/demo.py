@@ -16,12 +16,19 @@ from pathlib import Path
 
 from examples.digits import digits_npz
 from examples.models import MODELS
-from pockfarm import up
 from pockfarm.client import Client
 from pockfarm.errors import PockfarmError
-from pockfarm.state import default_state
-from pockfarm.summary import TABLE_HEADER, curve_text, evaluation_text, loss_curve, table_row, without_played_times
-from pockfarm.table import seconds, text_table, time_of
+from pockfarm.output.summary import (
+    TABLE_HEADER,
+    curve_text,
+    evaluation_text,
+    loss_curve,
+    table_row,
+    without_played_times,
+)
+from pockfarm.output.table import seconds, text_table, time_of
+from pockfarm.own_farm import up
+from pockfarm.own_farm.state import default_state
 from pockfarm.values import Device, Job, Json, Run, optional_number, part
 
 PLANS = Path(__file__).parent / "plans"

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from device_agents.wire.disk import is_full
-from pockfarm import error_output, screen
+from pockfarm import screen
+from pockfarm.command_line.manual import epilogue
+from pockfarm.command_line.words import Parser, runs, walk
 from pockfarm.commands import (
     about,
     compare,
@@ -43,11 +45,10 @@ from pockfarm.commands import (
     webhooks,
     why,
 )
-from pockfarm.completion import complete
-from pockfarm.errors import Defect, Interrupted, NoRoom, PockfarmError
-from pockfarm.manual import epilogue
+from pockfarm.commands.completion import complete
+from pockfarm.errors import BELOW, Defect, Interrupted, NoRoom, PockfarmError
+from pockfarm.output import error_messages as error_output
 from pockfarm.version import version
-from pockfarm.words import Parser, runs, walk
 
 INTERRUPTED, DEFECT, NO_ROOM = Interrupted.exit_code, Defect.exit_code, NoRoom.exit_code
 
@@ -141,7 +142,7 @@ class Version(argparse.Action):
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands; `pockfarm.words.walk` goes through them."""
+    """All commands; `pockfarm.command_line.words.walk` goes through them."""
     top = Parser(
         prog="pockfarm",
         description="Train ONNX models on edge devices: compile a training step, run it on a farm of boards, compare.",
@@ -218,8 +219,8 @@ def exit_code_of(act: Callable[[], int]) -> int:
             return _defect(problem)
         return _report_error(
             NoRoom(
-                f"{problem.filename or 'a file'} cannot be written: {problem.strerror}; make room there, "
-                "then run the command again"
+                f"{problem.filename or 'a file'} cannot be written: {problem.strerror}",
+                hint="make room there, then run the command again",
             )
         )
     except Exception as defect:
@@ -231,8 +232,9 @@ def _defect(defect: Exception) -> int:
         raise defect
     return _report_error(
         Defect(
-            f"this is a defect of ours: {type(defect).__name__}: {defect}\n"
-            "  please report it with what POCKFARM_DEBUG=1 prints for the same command"
+            f"this is a defect of ours: {type(defect).__name__}: {defect}",
+            hint="please report it with what POCKFARM_DEBUG=1 prints for the same command",
+            hint_form=BELOW,
         )
     )
 

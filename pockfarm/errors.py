@@ -1,6 +1,6 @@
 """Every error of the client and the command line, sorted by who must act.
 
-PockfarmError               (base; the message is for a person, `exit_code` for a script)
+PockfarmError               (base; its fields make the text for a person, `exit_code` is for a script)
 |-- UsageError              a wrong argument, file or setting                     -> user, exit 2
 |-- Refused                 the farm said no, with an RFC 9457 problem            -> user, exit 3
 |   |-- Unauthorized        no API key, or a wrong one
@@ -17,14 +17,77 @@ PockfarmError               (base; the message is for a person, `exit_code` for 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+AFTER = "; {}"
+"""The form of a hint that follows the message on its line."""
+IN_PARENTHESES = " ({})"
+"""The form of a hint as the compiler's errors have it."""
+BELOW = "\n  {}"
+"""The form of a hint whose lines stand below the message, indented."""
+AS_LINES = "\n{}"
+"""The form of lines below the message as they are: the end of a log."""
+Own = TypeVar("Own", bound="PockfarmError")
+
+
+class CompilerProblem(Protocol):
+    """The fields of the compiler's errors, which this module must not import."""
+
+    code: str
+    message: str
+    where: str
+    hint: str
+
+
+class ProtocolProblem(Protocol):
+    """The fields of a wrong setting's error."""
+
+    message: str
+    where: str
+    hint: str
 
 
 class PockfarmError(Exception):
-    """Something a person can act on. `default_code` stands in `--json` where an error has no code of its own."""
+    """Something a person can act on. `default_code` stands in `--json` where an error has no code of its own.
+
+    `message` is the cause, `where` the place, `hint` the next step and `code` a stable identifier; all but the message
+    may be empty. `hint_form` says how the hint stands in the text.
+    """
 
     exit_code = 1
     default_code = "error"
+
+    def __init__(
+        self, message: object, *, where: object = "", hint: str = "", code: str = "", hint_form: str = AFTER
+    ) -> None:
+        super().__init__(message)
+        self.message = str(message)
+        self.where = str(where)
+        self.hint = hint
+        self.code = code
+        self.hint_form = hint_form
+
+    def __str__(self) -> str:
+        """Composes the text: `WHERE: message; hint [code]`, with the hint in its form."""
+        hints = [self.hint_form.format(line) for line in self.hint.splitlines()]
+        code = f" [{self.code_words}]" if self.code_words else ""
+        lines = [code, *hints] if self.hint_form in (BELOW, AS_LINES) else [*hints, code]
+        return f"{self.place}{self.message}{''.join(lines)}"
+
+    @property
+    def place(self) -> str:
+        """Returns the beginning of the text, which names the place; empty without one."""
+        return f"{self.where}: " if self.where else ""
+
+    @property
+    def code_words(self) -> str:
+        """Returns the text in the brackets; empty for none."""
+        return self.code
+
+    def at(self: Own, where: str) -> Own:
+        """Moves the error to a place that holds its own, which becomes part of the message."""
+        self.message, self.where = f"{self.place}{self.message}", where
+        return self
 
 
 class UsageError(PockfarmError):
@@ -33,28 +96,32 @@ class UsageError(PockfarmError):
     exit_code = 2
     default_code = "usage"
 
+    @classmethod
+    def of_compiler(cls, problem: CompilerProblem, *, has_code: bool = True) -> UsageError:
+        """Takes over the fields of an error of the compiler; its code only if the new one `has_code`."""
+        code = problem.code if has_code else ""
+        return cls(problem.message, where=problem.where, hint=problem.hint, code=code, hint_form=IN_PARENTHESES)
+
+    @classmethod
+    def of_protocol(cls, problem: ProtocolProblem) -> UsageError:
+        """Takes over the fields of a wrong setting's error (`device_agents.wire.ProtocolError`)."""
+        return cls(problem.message, where=problem.where, hint=problem.hint)
+
 
 class Refused(PockfarmError):
-    """The farm refused a request. `status` is HTTP's; `message`, `code`, `where` and `hint` are the problem's own, and
-    `str()` says all of them."""
+    """The farm refused a request. `status` is HTTP's; `message`, `code`, `where` and `hint` are the problem's own."""
 
     exit_code = 3
     default_code = "refused"
 
     def __init__(self, message: str, *, status: int, code: str = "", where: str = "", hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+        super().__init__(message, where=where, hint=hint, code=code, hint_form=BELOW)
         self.status = status
-        self.code = code
-        self.where = where
-        self.hint = hint
 
-    def __str__(self) -> str:
-        """Returns what happened, where, and what to do next, in one or two lines."""
-        where = f"{self.where}: " if self.where and self.where not in self.message else ""
-        hint = f"\n  {self.hint}" if self.hint else ""
-        code = f" [{self.code}]" if self.code else ""
-        return f"{where}{self.message}{code}{hint}"
+    @property
+    def place(self) -> str:
+        """Returns the place, unless the farm's own words name it."""
+        return "" if self.where in self.message else super().place
 
 
 class Unauthorized(Refused):
@@ -66,16 +133,33 @@ class NotFound(Refused):
 
 
 class Failed(PockfarmError):
-    """A job or a run that ended without success. `cause` is the public cause family (model, limits, device...)."""
+    """A job or a run that ended without success. `cause` is the public cause family (model, limits, device...); the
+    text has it before the code, unless `names_cause` is false."""
 
     exit_code = 4
     default_code = "failed"
 
-    def __init__(self, message: str, *, state: str, cause: str = "", code: str = "") -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: object,
+        *,
+        state: str,
+        cause: str = "",
+        where: object = "",
+        hint: str = "",
+        code: str = "",
+        hint_form: str = BELOW,
+        names_cause: bool = True,
+    ) -> None:
+        super().__init__(message, where=where, hint=hint, code=code, hint_form=hint_form)
         self.state = state
         self.cause = cause
-        self.code = code
+        self.names_cause = names_cause
+
+    @property
+    def code_words(self) -> str:
+        """Returns `cause: code`, or the code alone; empty without a code."""
+        return f"{self.cause}: {self.code}" if self.code and self.cause and self.names_cause else self.code
 
 
 class Diverged(Failed):

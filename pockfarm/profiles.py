@@ -14,7 +14,7 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pockfarm.errors import UsageError
+from pockfarm.errors import BELOW, UsageError
 from pockfarm.suggestions import suggestion
 
 DEFAULT = "default"
@@ -54,9 +54,9 @@ def profiles() -> dict[str, Profile]:
     except FileNotFoundError:
         return {}
     except OSError as problem:
-        raise UsageError(f"{path}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=path) from None
     except (configparser.Error, UnicodeDecodeError) as problem:
-        raise UsageError(f"{path}: {problem}; mend it, or remove it and run: pockfarm init") from None
+        raise UsageError(problem, where=path, hint="mend it, or remove it and run: pockfarm init") from None
     return {
         name: Profile(parser.get(name, "url", fallback=""), parser.get(name, "api_key", fallback=""))
         for name in parser.sections()
@@ -69,12 +69,19 @@ def profile(name: str) -> Profile:
     if name not in stored:
         listed = f"; there are {', '.join(sorted(stored))}" if stored and not suggestion(name, stored) else ""
         raise UsageError(
-            f"no profile {name!r} in {farms_file()}{suggestion(name, stored)}{listed}\n  pockfarm init --profile {name}"
+            f"no profile {name!r} in {farms_file()}{suggestion(name, stored)}{listed}",
+            hint=f"pockfarm init --profile {name}",
+            hint_form=BELOW,
         )
     chosen = stored[name]
     missing = " and ".join(key for key, value in (("url", chosen.url), ("api_key", chosen.api_key)) if not value)
     if missing:
-        raise UsageError(f"{farms_file()}: profile {name!r} has no {missing}\n  pockfarm init --profile {name}")
+        raise UsageError(
+            f"profile {name!r} has no {missing}",
+            where=farms_file(),
+            hint=f"pockfarm init --profile {name}",
+            hint_form=BELOW,
+        )
     return chosen
 
 
@@ -94,7 +101,7 @@ def write_profile(name: str, new: Profile) -> Path:
         os.replace(draft, path)
     except OSError as problem:
         draft.unlink(missing_ok=True)
-        raise UsageError(f"{path}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=path) from None
     return path
 
 

@@ -21,7 +21,13 @@ def _plain(name: str) -> str:
     return name.lower().removeprefix("--")
 
 
-def suggestion(name: str, candidates: Iterable[str]) -> str:
-    """`; did you mean 'compile'?`, to be put after what is wrong; empty if no known name is near."""
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Returns a hint, `did you mean 'compile'?`; empty if no known name is near."""
     near = nearest(name, candidates)
-    return f"; did you mean '{near}'?" if near else ""
+    return f"did you mean '{near}'?" if near else ""
+
+
+def suggestion(name: str, candidates: Iterable[str]) -> str:
+    """Returns the hint as the end of a message, `; did you mean 'compile'?`; empty if no known name is near."""
+    hint = did_you_mean(name, candidates)
+    return f"; {hint}" if hint else ""

@@ -26,10 +26,14 @@ class Ending:
     where: str = ""
     hint: str = ""
 
+    @property
+    def place(self) -> str:
+        """The beginning of the text, which names the place unless the message does; empty without one."""
+        return f"{self.where}: " if self.where and self.where not in self.message else ""
+
     def __str__(self) -> str:
-        where = f"{self.where}: " if self.where and self.where not in self.message else ""
         hint = f"\n  {self.hint}" if self.hint else ""
-        return f"{where}{self.message} [{self.cause}: {self.code}]{hint}"
+        return f"{self.place}{self.message} [{self.cause}: {self.code}]{hint}"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ ATTEMPTS = 3
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 TYPED = {"win32": "3.12", "darwin": "3.14", "linux": "3.10"}
 """mypy knows no older one."""
-FARMS = ("pockfarm/parts.py", "pockfarm/supervisor.py")
+FARMS = ("pockfarm/own_farm/parts.py", "pockfarm/own_farm/supervisor.py")
 """What only runs where a farm does, on Linux; the command line loads it everywhere."""
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 CLIENT = "pockfarm-client"
 OURS = ("compiler", "device_agents", "pockfarm")
-DOORS = frozenset({"pockfarm/local.py"})
+DOORS = frozenset({"pockfarm/local/toolchain.py"})
 """Modules of the client that only work beside the farm's wheel: what they import is not the client's."""
 EXTRAS = ("client", "fine-tune")
 """Of pyproject.toml: what the client depends on."""

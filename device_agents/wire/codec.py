@@ -37,9 +37,14 @@ _FLOATS = (float, Optional[float])
 class ProtocolError(ValueError):
     """A message that does not follow the protocol; `where` is the dotted path of the field."""
 
-    def __init__(self, where: str, message: str) -> None:
+    def __init__(self, where: str, message: str, hint: str = "") -> None:
         super().__init__(f"{where}: {message}" if where else message)
         self.where = where
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; {self.hint}" if self.hint else super().__str__()
 
 
 def check_loss(where: str, loss: Optional[float]) -> None:

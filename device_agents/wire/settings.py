@@ -408,4 +408,4 @@ def check_taken(mode: str, given: Collection[str], kind: type[RunSettings] = Run
     """Refuse settings that the mode would pass over. Raises: `ProtocolError` naming the option."""
     for name, setting_ in settings_of(kind).items():
         if name in given and mode not in setting_.modes:
-            raise ProtocolError(setting_.option, f"mode {mode} takes none; it is for {' and '.join(setting_.modes)}")
+            raise ProtocolError(setting_.option, f"mode {mode} takes none", f"it is for {' and '.join(setting_.modes)}")

@@ -75,5 +75,5 @@ def json_of(answer: httpx.Response) -> Json:
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise Unreachable(f"{answer.request.url}: expected a JSON object; is this the address of a farm?")
+        raise Unreachable("expected a JSON object", where=answer.request.url, hint="is this the address of a farm?")
     return body

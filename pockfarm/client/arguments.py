@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from device_agents.wire import RunSettings, settings_of
 from pockfarm.errors import UsageError
-from pockfarm.suggestions import suggestion
+from pockfarm.suggestions import did_you_mean
 from pockfarm.values import Device
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -24,8 +24,8 @@ def refuse_unknown(call: str, given: Iterable[str], allowed: Sequence[str]) -> N
     """Raises: UnknownKeyword, with the name that is nearest."""
     for name in given:
         if name not in allowed:
-            listed = "" if suggestion(name, allowed) else f"; it takes {', '.join(allowed)}"
-            raise UnknownKeyword(f"{call}() has no argument {name!r}{suggestion(name, allowed)}{listed}")
+            hint = did_you_mean(name, allowed) or f"it takes {', '.join(allowed)}"
+            raise UnknownKeyword(f"{call}() has no argument {name!r}", hint=hint)
 
 
 def with_known_keywords(function: Function) -> Function:
@@ -55,7 +55,7 @@ def target_named(devices: Callable[[], Sequence[Device]], name: str) -> str:
     for device in devices():
         if device.measurement_class == "host" and device.targets:
             return device.targets[0]
-    raise UsageError("the farm has no agent on its own machine, so there is no target `host`; name one")
+    raise UsageError("the farm has no agent on its own machine, so there is no target `host`", hint="name one")
 
 
 def is_meant(device: Device, pattern: str) -> bool:

@@ -11,8 +11,8 @@ import os
 from urllib.parse import urlsplit
 
 from pockfarm import profiles
-from pockfarm.errors import UsageError
-from pockfarm.state import StateFolder, farm_here
+from pockfarm.errors import BELOW, UsageError
+from pockfarm.own_farm.state import StateFolder, farm_here
 
 
 def address_and_key(
@@ -22,7 +22,7 @@ def address_and_key(
     for name, argument in (("url", url), ("api_key", api_key)):
         if argument is not None and not isinstance(argument, str):
             raise UsageError(
-                f"{name} is {type(argument).__name__}; give text, such as Client('http://farm:8000', 'pf_...')"
+                f"{name} is {type(argument).__name__}", hint="give text, such as Client('http://farm:8000', 'pf_...')"
             )
     if url and api_key:
         return _address(url), _key(api_key)
@@ -45,7 +45,7 @@ def _address(url: str) -> str:
     """Without what is at its end. Raises: UsageError for what is no address of a web server."""
     scheme, _, rest = url.strip().rpartition("://")
     if scheme not in ("http", "https"):
-        raise UsageError(f"{url} is no farm's address; write it as http://{rest}, or https://")
+        raise UsageError(f"{url} is no farm's address", hint=f"write it as http://{rest}, or https://")
     try:
         parsed = urlsplit(url.strip())
         has_port = parsed.port != 0
@@ -53,12 +53,14 @@ def _address(url: str) -> str:
         has_port = False
     if not has_port or not parsed.hostname:
         raise UsageError(
-            f"{url} is no farm's address: it needs a host, and a port of 1 to 65,535 if it names one; "
-            "write it as http://HOST:PORT"
+            f"{url} is no farm's address: it needs a host, and a port of 1 to 65,535 if it names one",
+            hint="write it as http://HOST:PORT",
         )
     path, is_page, _ = parsed.path.partition("/dashboard")
     if is_page or parsed.query or parsed.fragment:
-        raise UsageError(f"{url} is the address of a page, not of a farm; write {scheme}://{parsed.netloc}{path}")
+        raise UsageError(
+            f"{url} is the address of a page, not of a farm", hint=f"write {scheme}://{parsed.netloc}{path}"
+        )
     return url.strip().rstrip("/")
 
 
@@ -66,9 +68,11 @@ def _key(api_key: str) -> str:
     """Without white space around it, which files and copies bring. Raises: UsageError, which does not say the key."""
     key = api_key.strip()
     if key.lower().startswith("bearer "):
-        raise UsageError("the API key begins with the word Bearer; give the key alone, which begins with pf_")
+        raise UsageError("the API key begins with the word Bearer", hint="give the key alone, which begins with pf_")
     if not key.isascii() or not key.isprintable() or any(character in key for character in " \"'"):
-        raise UsageError("the API key has quotes, spaces or letters in it that no key has; copy it again, from pf_ on")
+        raise UsageError(
+            "the API key has quotes, spaces or letters in it that no key has", hint="copy it again, from pf_ on"
+        )
     return key
 
 
@@ -94,7 +98,9 @@ def _of_folder(url: str | None, api_key: str | None, folder: StateFolder) -> tup
             else "run `pockfarm init`"
         )
         raise UsageError(
-            f"no farm: set POCKFARM_URL and POCKFARM_API_KEY, or start one with `pockfarm up` "
-            f"(its state folder would be {folder.path})\n  for a farm elsewhere: {suggestion}"
+            "no farm: set POCKFARM_URL and POCKFARM_API_KEY, or start one with `pockfarm up` (its state "
+            f"folder would be {folder.path})",
+            hint=f"for a farm elsewhere: {suggestion}",
+            hint_form=BELOW,
         )
     return url.rstrip("/"), key

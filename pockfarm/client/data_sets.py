@@ -40,8 +40,8 @@ def refuse_nothing(data: object) -> None:
         raise UsageError("there is no data to train on: give data=(x, y), an npz, a DataLoader, or an uploaded Dataset")
     if is_digest(data):
         raise UsageError(
-            f"data is the digest {data}: give the Dataset itself, as upload_dataset gave it; "
-            "client.datasets() lists them"
+            f"data is the digest {data}: give the Dataset itself, as upload_dataset gave it",
+            hint="client.datasets() lists them",
         )
 
 
@@ -55,6 +55,7 @@ def refuse_recipe(**given: object) -> None:
     names = [name for name, value in given.items() if value is not None and (name, value) != ("plan", "full")]
     if names:
         raise UsageError(
-            f"{' and '.join(names)}: a bundle has such things in it, as they were when it was compiled; "
-            "leave them out, or give the model"
+            "a bundle has such things in it, as they were when it was compiled",
+            where=" and ".join(names),
+            hint="leave them out, or give the model",
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pockfarm.errors import UsageError
-from pockfarm.summary import report_text, warnings_text
+from pockfarm.output.summary import report_text, warnings_text
 from pockfarm.values import CompileWarning, Json, optional_number, part, parts, text
 
 if TYPE_CHECKING:

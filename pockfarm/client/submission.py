@@ -16,11 +16,11 @@ from pockfarm.errors import UsageError
 from pockfarm.values import CompileWarning, Job, Run
 
 if TYPE_CHECKING:
+    from pockfarm.client.fine_tuning import OnFarm
     from pockfarm.client.synchronous.api import Api
     from pockfarm.fine_tuning.documents import Document
     from pockfarm.fine_tuning.flow import Prepared
     from pockfarm.fine_tuning.model import ImportedModel
-    from pockfarm.fine_tuning.on_farm import OnFarm
     from pockfarm.fine_tuning.result import FineTuned
 
 Finish = Callable[["Api", str], "FineTuned"]
@@ -104,7 +104,7 @@ def _keep_open(opened: ExitStack, folder: Path) -> ExitStack:
 
 
 def _targets(farm: Api, wish: CompileRequest) -> tuple[str, ...]:
-    from pockfarm.fine_tuning.on_farm import target_of
+    from pockfarm.client.fine_tuning import target_of
 
     if isinstance(wish.targets, str):
         return (wish.targets,)
@@ -112,8 +112,8 @@ def _targets(farm: Api, wish: CompileRequest) -> tuple[str, ...]:
         return (target_of(farm, None, wish.device, wish.device_class),)
     if not wish.targets:
         raise UsageError(
-            "targets is empty: name what to compile for, such as targets=['raspberry-pi-4']; without it, "
-            "what the farm's device runs best"
+            "targets is empty: name what to compile for, such as targets=['raspberry-pi-4']",
+            hint="without it, what the farm's device runs best",
         )
     return tuple(dict.fromkeys(wish.targets))
 
@@ -159,7 +159,7 @@ def begin_tuning(farm: Api, wish: TuningSubmission | BundleSubmission) -> Submit
 
     Raises: `PockfarmError`.
     """
-    from pockfarm.fine_tuning.on_farm import trained
+    from pockfarm.client.fine_tuning import trained
 
     with ExitStack() as opened:
         folder = _folder("pockfarm-tune-", opened)
@@ -180,8 +180,8 @@ def begin_tuning(farm: Api, wish: TuningSubmission | BundleSubmission) -> Submit
 
 
 def _begin_model(farm: Api, wish: TuningSubmission, folder: Path, opened: ExitStack) -> tuple[Prepared, OnFarm]:
+    from pockfarm.client.fine_tuning import OnFarm, target_of
     from pockfarm.fine_tuning.flow import prepared
-    from pockfarm.fine_tuning.on_farm import OnFarm, target_of
 
     target = target_of(farm, wish.target, wish.device, wish.device_class)
     trainer = OnFarm(farm, target, wish.device, wish.device_class, wish.name or _name(wish.model, "model"))
@@ -189,8 +189,8 @@ def _begin_model(farm: Api, wish: TuningSubmission, folder: Path, opened: ExitSt
 
 
 def _begin_built(farm: Api, wish: BundleSubmission, folder: Path, _: ExitStack) -> tuple[Prepared, OnFarm]:
+    from pockfarm.client.fine_tuning import OnFarm
     from pockfarm.fine_tuning.flow import prepared_from
-    from pockfarm.fine_tuning.on_farm import OnFarm
     from pockfarm.fine_tuning.trainer import BUNDLE, Step
 
     farm.save_bundle(wish.digest, folder / BUNDLE)

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from pockfarm.completion import SHELLS, script
+from pockfarm.command_line.words import Parser, commands_in
+from pockfarm.commands.completion import SHELLS, script
 from pockfarm.errors import UsageError
-from pockfarm.suggestions import suggestion
-from pockfarm.words import Parser, commands_in
+from pockfarm.suggestions import did_you_mean
 
 Adder = Callable[["argparse._SubParsersAction[Any]"], None]
 
@@ -38,7 +38,9 @@ def _help(top: Parser, words: list[str]) -> int:
     for word in words:
         below = commands_in(command)
         if word not in below:
-            raise UsageError(f"no command '{word}'{suggestion(word, below)}; see {command.prog} --help")
+            hint = f"see {command.prog} --help"
+            near = did_you_mean(word, below)
+            raise UsageError(f"no command '{word}'", hint=f"{near}; {hint}" if near else hint)
         command = below[word]
     command.print_help()
     return 0

@@ -16,8 +16,8 @@ from pockfarm.commands.settings import add_setting_options, chosen_settings, giv
 from pockfarm.commands.tune_kernels import digest_of
 from pockfarm.commands.waiting import RunProgress
 from pockfarm.errors import UsageError
+from pockfarm.output.summary import comparison_text, names_of
 from pockfarm.screen.progress import Waiting
-from pockfarm.summary import comparison_text, names_of
 from pockfarm.values import Json
 
 
@@ -35,7 +35,9 @@ def add_compare(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     if not 2 <= len(options.bundles) <= MOST_BUNDLES:
-        raise UsageError(f"compare: 2 to {MOST_BUNDLES} bundles take turns, not {len(options.bundles)}; name another")
+        raise UsageError(
+            f"2 to {MOST_BUNDLES} bundles take turns, not {len(options.bundles)}", where="compare", hint="name another"
+        )
     is_here = options.device is None and options.device_class is None
     compared, names = _here(options) if is_here else _on_farm(options)
     return show(options, compared, lambda: comparison_text(compared, names))

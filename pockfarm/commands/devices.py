@@ -9,11 +9,11 @@ import sys
 from typing import Any
 from urllib.parse import urlsplit
 
-from pockfarm.commands.farm import connect
+from pockfarm.commands.farm import connect, reading_command
 from pockfarm.commands.filters import add_filter_options, chosen_filters
-from pockfarm.commands.shown import facts_text, show, show_list, shown_command
+from pockfarm.commands.output import facts_text, show, show_list
+from pockfarm.output.table import NONE, bytes_text, cell, moment, text_table
 from pockfarm.suggestions import suggestion
-from pockfarm.table import NONE, bytes_text, cell, moment, text_table
 from pockfarm.values import DEVICE_STATES, Json, optional_number, part, parts, text
 
 HEADER = ("device", "name", "health", "device class", "measures as", "targets", "tags", "last seen", "why")
@@ -43,19 +43,19 @@ SHOWN = (
 
 def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "list the farm's devices, add, show or drain one"
-    command = shown_command(subparsers, "devices", words, _devices, states=(*DEVICE_STATES, *HEALTHS))
+    command = reading_command(subparsers, "devices", words, _devices, states=(*DEVICE_STATES, *HEALTHS))
     add_filter_options(command, measurement_class="CLASS")
     command.add_argument("--class", dest="device_class", metavar="NAME", help="only those of this class")
     actions = command.add_subparsers(metavar="ACTION")
-    show_command = shown_command(actions, "show", "all that the farm knows of a device", _show)
+    show_command = reading_command(actions, "show", "all that the farm knows of a device", _show)
     show_command.add_argument("device", metavar="DEVICE", help="its id or its name")
-    enrol = shown_command(actions, "enrol", "make a token for a board, and print the line to paste there", _enrol)
+    enrol = reading_command(actions, "enrol", "make a token for a board, and print the line to paste there", _enrol)
     enrol.add_argument("name", metavar="NAME", help="what the board will be called")
     enrol.add_argument("--class", dest="device_class", metavar="NAME", help="only a board of this class may use it")
     words = "the class is of a kind of board that nobody knows yet"
     enrol.add_argument("--new-class", action="store_true", help=words)
     enrol.add_argument("--hours", type=_hours, metavar="H", help="how long it is good (default: 15 minutes)")
-    rename = shown_command(actions, "rename", "give a device another name, which no other one has", _rename)
+    rename = reading_command(actions, "rename", "give a device another name, which no other one has", _rename)
     rename.add_argument("device", metavar="OLD", help="its id or its name now")
     rename.add_argument("name", metavar="NEW", help="1-100 letters, digits, spaces and ._:@+-")
     drain = _action(actions, "drain", "let a device finish what it has, and give it nothing new", _drain)
@@ -84,7 +84,7 @@ def _hours(text: str) -> float:
 
 
 def _action(actions: argparse._SubParsersAction[Any], name: str, words: str, run: object) -> argparse.ArgumentParser:
-    command = shown_command(actions, name, words, run)
+    command = reading_command(actions, name, words, run)
     command.add_argument("device", metavar="DEVICE", help="its id or its name")
     return command
 

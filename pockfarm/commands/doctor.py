@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pockfarm.commands.extras import load_local
-from pockfarm.commands.shown import show, shown_command
+from pockfarm.commands.farm import reading_command
+from pockfarm.commands.output import show
 from pockfarm.doctor import Finding, farm_findings, findings_text, installation_findings, is_well, reach
 from pockfarm.errors import UsageError
-from pockfarm.state import StateFolder, farm_here
+from pockfarm.own_farm.state import StateFolder, farm_here
 
 
 def add_doctor(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "say what is wrong with this installation or farm, and how to mend it (exit code 1 if something is)"
-    shown_command(subparsers, "doctor", words, _doctor)
+    reading_command(subparsers, "doctor", words, _doctor)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -14,8 +14,8 @@ TRAINED = "pockfarm.fine_tuning.trained_files"
 
 
 def load_local() -> ModuleType:
-    """`pockfarm.local`, which needs the compiler and the agent. Raises: UsageError without."""
-    return _load("pockfarm.local", "the compiler", "worker,agent")
+    """`pockfarm.local.toolchain`, which needs the compiler and the agent. Raises: UsageError without."""
+    return _load("pockfarm.local.toolchain", "the compiler", "worker,agent")
 
 
 def load_fine_tuning(module: str) -> ModuleType:
@@ -28,4 +28,4 @@ def _load(module: str, needs: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as problem:
         advice = f"in a checkout of the repository: python -m pip install -c constraints.txt '.[{extra}]'"
-        raise UsageError(f"this needs {needs} ({problem}); {advice}") from None
+        raise UsageError(f"this needs {needs} ({problem})", hint=advice) from None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pockfarm
 from device_agents.wire import MODES, RunSettings
 from device_agents.wire.disk import is_full
-from pockfarm.citation import cited
 from pockfarm.client import answers
 from pockfarm.client.arguments import target_named
 from pockfarm.commands.extras import ADAPTERS, DELTAS, TRAINED, load_fine_tuning
@@ -28,12 +27,13 @@ from pockfarm.commands.output import files_text, show
 from pockfarm.commands.settings import add_setting_options, check_validation, given_settings
 from pockfarm.commands.waiting import job_looks, run_looks
 from pockfarm.errors import Failed, UsageError
+from pockfarm.files.sources import file_or_input
+from pockfarm.files.written import write_whole
+from pockfarm.output.citation import cited
+from pockfarm.output.summary import comparison_text, is_diverged, names_of, report_text, warnings_text
+from pockfarm.own_farm.state import StateFolder
 from pockfarm.screen.progress import Waiting
-from pockfarm.sources import file_or_input
-from pockfarm.state import StateFolder
-from pockfarm.summary import comparison_text, is_diverged, names_of, report_text, warnings_text
 from pockfarm.values import Json, Run, part, parts, text, warnings_of
-from pockfarm.written import write_whole
 
 if TYPE_CHECKING:
     from pockfarm.client import Client
@@ -130,6 +130,15 @@ def farm_command(
     words = "the farm of this name (pockfarm init)"
     command.add_argument("--profile", default=argparse.SUPPRESS, metavar="NAME", help=words)
     command.set_defaults(run=run)
+    return command
+
+
+def reading_command(
+    subparsers: argparse._SubParsersAction[Any], name: str, words: str, run: object, *, states: Sequence[str] = ()
+) -> argparse.ArgumentParser:
+    """Adds a command that reads from a farm and shows its answer. `states`: those that its option `--state` takes."""
+    command = farm_command(subparsers, name, words, run, states=states)
+    command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as JSON, as the farm gives it")
     return command
 
 
@@ -257,8 +266,11 @@ def _dataset_digest(farm: Client, option: str | None) -> str | None:
         return option
     if not Path(option).exists():
         raise UsageError(
-            f"{option}: no such file; a data set of the farm is named by its digest (sha256:…), one that "
-            "stays on a device by device:NAME"
+            "no such file",
+            where=option,
+            hint=(
+                "a data set of the farm is named by its digest (sha256:…), one that stays on a device by device:NAME"
+            ),
         )
     dataset = farm.upload_dataset(Path(option))
     print_warnings(dataset.warnings, "`pockfarm datasets`")
@@ -270,7 +282,9 @@ def _weights_digest(farm: Client, option: str | None) -> str | None:
         return option
     digest = farm.run(option).trained_weights_digest
     if digest is None:
-        raise UsageError(f"--weights {option}: that run left no trained weights; one of mode train does, at its end")
+        raise UsageError(
+            "that run left no trained weights", where=f"--weights {option}", hint="one of mode train does, at its end"
+        )
     return digest
 
 
@@ -280,4 +294,4 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as problem:
         if is_full(problem):
             raise
-        raise UsageError(f"--out {path}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=f"--out {path}") from None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect
+from pockfarm.commands.farm import connect, reading_command
 from pockfarm.commands.filters import count_of
-from pockfarm.commands.shown import facts_text, show, show_list, shown_command
+from pockfarm.commands.output import facts_text, show, show_list
 from pockfarm.errors import UsageError
-from pockfarm.table import NONE, bytes_text, cell, figure, moment
+from pockfarm.output.table import NONE, bytes_text, cell, figure, moment
 from pockfarm.values import Json, optional_number, part, parts, text
 
 BUNDLE_HEADER = ("bundle", "model", "plan", "target", "size", "arena", "made", "kept")
@@ -18,34 +18,34 @@ LIMIT = "at most so many, the newest (default: 50)"
 
 
 def add_bundles(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = shown_command(subparsers, "bundles", "list bundles, the newest first, or show one", _bundles)
+    command = reading_command(subparsers, "bundles", "list bundles, the newest first, or show one", _bundles)
     command.add_argument("--target", metavar="T", help="only these")
     command.add_argument("--plan", metavar="NAME", help="only these")
     command.add_argument("--model-digest", metavar="DIGEST", help="only those of this model, sha256:…")
     command.add_argument("--limit", type=count_of, metavar="N", help=LIMIT)
     actions = command.add_subparsers(metavar="ACTION")
-    show_one = shown_command(actions, "show", "what the farm knows of a bundle", _show_bundle)
+    show_one = reading_command(actions, "show", "what the farm knows of a bundle", _show_bundle)
     show_one.add_argument("digest", metavar="DIGEST", help="sha256:…")
 
 
 def add_datasets(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = shown_command(subparsers, "datasets", "list data sets, the newest first, or show one", _datasets)
+    command = reading_command(subparsers, "datasets", "list data sets, the newest first, or show one", _datasets)
     command.add_argument("--name", metavar="NAME", help="only these, of the newest 200")
     command.add_argument("--limit", type=count_of, metavar="N", help=LIMIT)
     actions = command.add_subparsers(metavar="ACTION")
-    show_one = shown_command(actions, "show", "the arrays of a data set", _show_dataset)
+    show_one = reading_command(actions, "show", "the arrays of a data set", _show_dataset)
     show_one.add_argument("digest", metavar="DIGEST", help="sha256:…")
 
 
 def add_pin(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "keep runs, bundles or data sets, whatever the rules of retention say"
-    command = shown_command(subparsers, "pin", words, _pin)
+    command = reading_command(subparsers, "pin", words, _pin)
     command.add_argument("ids", nargs="+", metavar="RUN|DIGEST", help="of a run its events, weights, bundle and data")
 
 
 def add_unpin(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "let the rules of retention have runs, bundles or data sets again"
-    command = shown_command(subparsers, "unpin", words, _unpin)
+    command = reading_command(subparsers, "unpin", words, _unpin)
     command.add_argument("ids", nargs="+", metavar="RUN|DIGEST")
 
 
@@ -164,8 +164,8 @@ def _change(options: argparse.Namespace, act: str, words: str) -> int:
     for target in options.ids:
         if not target.startswith(("run_", "sha256:")):
             raise UsageError(
-                f"'{target}' is neither a run's id (run_…) nor a digest (sha256:…); `pockfarm runs`, "
-                "`pockfarm bundles`, `pockfarm datasets` list them"
+                f"'{target}' is neither a run's id (run_…) nor a digest (sha256:…)",
+                hint="`pockfarm runs`, `pockfarm bundles`, `pockfarm datasets` list them",
             )
     with connect(options) as farm:
         answers = [{"id": target, **getattr(farm, act)(target)} for target in options.ids]

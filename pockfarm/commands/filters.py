@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from device_agents.wire import MODES, MeasurementClass, VerdictKind
-from pockfarm.suggestions import suggestion
+from pockfarm.command_line.words import WrongArgument
+from pockfarm.suggestions import did_you_mean
 
 OPEN = "open"
 """Any state in which a job or run has not ended."""
@@ -31,10 +32,8 @@ class StateOrFolder(argparse.Action):
         elif "/" in values or values.startswith(".") or Path(values).is_dir():
             namespace.state = values
         else:
-            parser.error(
-                f"argument --state: invalid choice: '{values}' (choose from {', '.join(states)})"
-                f"{suggestion(values, states)}"
-            )
+            message = f"invalid choice: '{values}' (choose from {', '.join(states)})"
+            raise WrongArgument(self, message, did_you_mean(values, states))
 
 
 def add_state_options(command: argparse.ArgumentParser, states: Sequence[str]) -> None:

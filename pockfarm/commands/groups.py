@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect
-from pockfarm.commands.shown import show, show_list, shown_command
-from pockfarm.table import NONE, loss_text, text_table, time_of
+from pockfarm.commands.farm import connect, reading_command
+from pockfarm.commands.output import show, show_list
+from pockfarm.output.table import NONE, loss_text, text_table, time_of
 from pockfarm.values import Json, optional_number, part, parts, text
 
 
@@ -15,9 +15,9 @@ def add_groups(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "follow requests for many devices (`pockfarm run --each`)"
     command = subparsers.add_parser("groups", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    shown_command(actions, "list", "list groups, the newest first", _list)
-    shown_command(actions, "show", "how far a group is, and what each device measured", _show).add_argument("group")
-    shown_command(actions, "cancel", "ask all runs of a group to stop", _cancel).add_argument("group")
+    reading_command(actions, "list", "list groups, the newest first", _list)
+    reading_command(actions, "show", "how far a group is, and what each device measured", _show).add_argument("group")
+    reading_command(actions, "cancel", "ask all runs of a group to stop", _cancel).add_argument("group")
 
 
 def _list(options: argparse.Namespace) -> int:

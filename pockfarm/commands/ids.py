@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pockfarm.errors import UsageError
-from pockfarm.suggestions import suggestion
+from pockfarm.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from pockfarm.client import Client
@@ -21,7 +21,7 @@ def kind_of(given: str, *kinds: str) -> str:
         return kind
     begin = " or ".join(f"{prefix}_…" for prefix in kinds)
     lists = ", ".join(f"`{LISTED_BY[prefix]}`" for prefix in kinds)
-    raise UsageError(f"'{given}' is no id that this takes: those are {begin}; {lists} list them")
+    raise UsageError(f"'{given}' is no id that this takes: those are {begin}", hint=f"{lists} list them")
 
 
 def device_id(farm: Client, given: str) -> str:
@@ -35,4 +35,4 @@ def device_id(farm: Client, given: str) -> str:
     if matches:
         raise UsageError(f"{len(matches)} devices are called '{given}': say which by its id, {' or '.join(matches)}")
     names = [device.name for device in devices]
-    raise UsageError(f"no device is called '{given}' (`pockfarm devices` lists them){suggestion(given, names)}")
+    raise UsageError(f"no device is called '{given}' (`pockfarm devices` lists them)", hint=did_you_mean(given, names))

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pockfarm
-from pockfarm.commands.shown import show
-from pockfarm.errors import NotFound, Refused, Unauthorized, UsageError
+from pockfarm.commands.output import show
+from pockfarm.errors import BELOW, IN_PARENTHESES, NotFound, Refused, Unauthorized, UsageError
+from pockfarm.files.sources import STANDARD_INPUT, standard_input
 from pockfarm.profiles import DEFAULT, Profile, write_profile
-from pockfarm.sources import STANDARD_INPUT, standard_input
 from pockfarm.values import text
 
 
@@ -61,17 +61,22 @@ def _prompt(option: str, question: str, *, is_secret: bool = False) -> str:
         raise UsageError(f"{option} is not given, and there is no terminal to ask at")
     answer = (getpass.getpass(question) if is_secret else input(question)).strip()
     if not answer:
-        raise UsageError(f"nothing was typed; {option} takes it too")
+        raise UsageError("nothing was typed", hint=f"{option} takes it too")
     return answer
 
 
 def _address(address: str) -> str:
     """With its scheme. Raises: UsageError."""
     if "://" not in address:
-        raise UsageError(f"{address}: an address begins with https:// (or http:// for a farm on this machine)")
+        raise UsageError(
+            "an address begins with https://",
+            where=address,
+            hint="or http:// for a farm on this machine",
+            hint_form=IN_PARENTHESES,
+        )
     scheme = address.partition("://")[0]
     if scheme not in ("http", "https"):
-        raise UsageError(f"{address}: a farm is reached by http:// or https://, not {scheme}://")
+        raise UsageError(f"a farm is reached by http:// or https://, not {scheme}://", where=address)
     return address.rstrip("/")
 
 
@@ -85,13 +90,18 @@ def checked(url: str, key: str) -> str:
             organisation = farm.organisation()
         except Unauthorized as problem:
             raise UsageError(
-                f"{url} does not take this key: {problem.message}\n  nothing was written; copy the key "
-                "again, or ask the farm's administrator for one (pockfarm key add)"
+                f"{url} does not take this key: {problem.message}",
+                hint=(
+                    "nothing was written; copy the key again, or ask the farm's administrator for one (pockfarm "
+                    "key add)"
+                ),
+                hint_form=BELOW,
             ) from None
         except NotFound:
             raise UsageError(
-                f"{url} answers, but not as a farm does\n  nothing was written; the address is that "
-                "of the dashboard's front page, without a path"
+                f"{url} answers, but not as a farm does",
+                hint="nothing was written; the address is that of the dashboard's front page, without a path",
+                hint_form=BELOW,
             ) from None
         except Refused as problem:  # a key may be for less than this
             if problem.status != 403:

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pockfarm.commands.farm import connect
+from pockfarm.commands.farm import connect, reading_command
 from pockfarm.commands.filters import OPEN, add_filter_options, chosen_filters
-from pockfarm.commands.shown import show_list, shown_command
+from pockfarm.commands.output import show_list
+from pockfarm.output.table import NONE, loss_text, median_cells
 from pockfarm.suggestions import suggestion
-from pockfarm.table import NONE, loss_text, median_cells
 from pockfarm.values import JOB_STATES, RUN_STATES, Job, Json, Run, optional_number, part, text
 
 JOB_HEADER = ("job", "state", "model", "plan", "target", "bundle", "why")
@@ -50,12 +50,12 @@ RUN_FILTERS = {
 
 
 def add_jobs(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = shown_command(subparsers, "jobs", "list compiles, the newest first", _jobs, states=(*JOB_STATES, OPEN))
+    command = reading_command(subparsers, "jobs", "list compiles, the newest first", _jobs, states=(*JOB_STATES, OPEN))
     add_filter_options(command, **JOB_FILTERS)
 
 
 def add_runs(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = shown_command(subparsers, "runs", "list runs, the newest first", _runs, states=(*RUN_STATES, OPEN))
+    command = reading_command(subparsers, "runs", "list runs, the newest first", _runs, states=(*RUN_STATES, OPEN))
     add_filter_options(command, **RUN_FILTERS)
 
 

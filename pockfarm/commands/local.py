@@ -18,11 +18,11 @@ from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, check_validation, chosen_settings
 from pockfarm.commands.waiting import RunProgress
 from pockfarm.errors import Failed, UsageError
+from pockfarm.files.sources import STANDARD_INPUT, file_or_input, standard_input
+from pockfarm.output.summary import is_diverged, memory_text, report_text
+from pockfarm.output.table import seconds, text_table
 from pockfarm.screen import Meaning, errors, painted
 from pockfarm.screen.progress import Waiting
-from pockfarm.sources import STANDARD_INPUT, file_or_input, standard_input
-from pockfarm.summary import is_diverged, memory_text, report_text
-from pockfarm.table import seconds, text_table
 from pockfarm.values import CompileWarning, Json
 
 MODES = tuple(mode for mode in LOCAL_MODES if mode != "compare")
@@ -123,10 +123,10 @@ def source(option: str, name: str) -> str:
         if option and path.is_file():
             return path.read_text()
     except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"{name} {option}: {problem}") from None
+        raise UsageError(problem, where=f"{name} {option}") from None
     if option and ":" not in option:
         presets = f", nor a preset ({', '.join(PRESETS)}, …)" if name == "--plan" else ""
-        raise UsageError(f"{name} {option}: no such file{presets}; inline YAML has a colon")
+        raise UsageError(f"no such file{presets}", where=f"{name} {option}", hint="inline YAML has a colon")
     return option
 
 
@@ -173,7 +173,7 @@ def _build(options: argparse.Namespace) -> int:
 
 def _check_before_build(options: argparse.Namespace) -> None:
     """Raises: UsageError for a bundle that cannot be written, or a table of schedules that is not there."""
-    from pockfarm import preflight
+    from pockfarm.local import preflight
 
     if options.out is not None:
         preflight.check_place("--out", options.out)
@@ -206,7 +206,7 @@ def _exec(options: argparse.Namespace) -> int:
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
     check_model(options.model, options.export, "--export")
     if options.model is not None:
-        from pockfarm import preflight
+        from pockfarm.local import preflight
 
         preflight.check_place("--export", options.export)
         load_fine_tuning(TRAINED).check_model_of(local.read(options.bundle), options.model)
@@ -245,7 +245,7 @@ def check_model(model: Path | None, out: Path | None, option: str) -> None:
     if model is not None and out is None:
         raise UsageError(f"--model says of which model weights are written: say where to with {option} F.safetensors")
     if model is None and out is not None and out.suffix == ".onnx":
-        raise UsageError(f"{option} {out}: name the model that takes the weights with --model MODEL.onnx")
+        raise UsageError("name the model that takes the weights with --model MODEL.onnx", where=f"{option} {out}")
 
 
 def _targets(options: argparse.Namespace) -> int:

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pockfarm.commands.farm import connect
+from pockfarm.commands.farm import connect, reading_command
 from pockfarm.commands.ids import kind_of
-from pockfarm.commands.shown import shown_command
 from pockfarm.commands.watch import lines
 from pockfarm.values import Json, number, part, text
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_logs(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "print what the device of a run said, or how far a compile came"
-    command = shown_command(subparsers, "logs", words, _logs)
+    command = reading_command(subparsers, "logs", words, _logs)
     command.add_argument("id", metavar="RUN|JOB")
     command.add_argument("--follow", action="store_true", help="and what comes, until it ends; JSON: a line each then")
 

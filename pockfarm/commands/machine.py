@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pockfarm
-from pockfarm import up
 from pockfarm.commands.output import facts_text, show
-from pockfarm.state import StateFolder, default_state, farm_here
+from pockfarm.own_farm import up
+from pockfarm.own_farm.state import StateFolder, default_state, farm_here
 
 
 def add_up(subparsers: argparse._SubParsersAction[Any]) -> None:

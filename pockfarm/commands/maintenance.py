@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect, farm_command
-from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.commands.farm import connect, farm_command, reading_command
+from pockfarm.commands.output import show, show_list
 from pockfarm.values import text
 
 HEADER = ("id", "device_id", "device_class", "next_starts_at", "next_ends_at", "weekly", "reason")
@@ -16,7 +16,7 @@ def add_maintenance(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "plan times in which devices get no new work (operators)"
     command = subparsers.add_parser("maintenance", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    add = shown_command(
+    add = reading_command(
         actions, "add", "plan a time without new work, for all devices unless one or a class is named", _add
     )
     add.add_argument("starts_at", metavar="START", help="such as 2026-12-01T02:00Z")
@@ -26,7 +26,7 @@ def add_maintenance(subparsers: argparse._SubParsersAction[Any]) -> None:
     about.add_argument("--class", dest="device_class", metavar="NAME")
     add.add_argument("--weekly", action="store_true", help="every week from then on")
     add.add_argument("--reason", default="")
-    shown_command(actions, "list", "list maintenance windows, the newest first", _list)
+    reading_command(actions, "list", "list maintenance windows, the newest first", _list)
     farm_command(actions, "remove", "take a window away", _remove).add_argument("window", metavar="WINDOW")
 
 

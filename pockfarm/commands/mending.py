@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from pockfarm.commands.farm import connect, wait_for
+from pockfarm.commands.farm import connect, reading_command, wait_for
 from pockfarm.commands.ids import kind_of
-from pockfarm.commands.shown import show, shown_command
+from pockfarm.commands.output import show
 from pockfarm.commands.waiting import job_looks
 from pockfarm.errors import Failed, UsageError
+from pockfarm.output.summary import is_diverged, report_text
 from pockfarm.screen.progress import Waiting
-from pockfarm.summary import is_diverged, report_text
 from pockfarm.values import OPEN_STATES, Job, Json, Run, text
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 def add_cancel(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "ask runs and compiles to stop; what has ended stays as it is"
-    command = shown_command(subparsers, "cancel", words, _cancel)
+    command = reading_command(subparsers, "cancel", words, _cancel)
     command.add_argument("ids", nargs="+", metavar="RUN|JOB")
 
 
 def add_retry(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "queue a run or a compile once more, as it was asked for, and print the new one's id"
-    command = shown_command(subparsers, "retry", words, _retry)
+    command = reading_command(subparsers, "retry", words, _retry)
     command.add_argument("id", metavar="RUN|JOB", help="one that has ended; of compiles, without a bundle")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--device", metavar="ID|NAME", help="on another device (default: the one that had it)")
@@ -84,7 +84,7 @@ def _run_again(farm: Client, options: argparse.Namespace) -> Run:
 
 def _compile_again(farm: Client, options: argparse.Namespace) -> Job:
     if options.device or options.device_class:
-        raise UsageError(f"--device and --class are of runs, and {options.id} is a compile; leave them out")
+        raise UsageError(f"--device and --class are of runs, and {options.id} is a compile", hint="leave them out")
     before = farm.job(options.id)
     if before.is_open:
         raise UsageError(

@@ -10,7 +10,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 
-from pockfarm.table import cells, facts_text, table_or
+from pockfarm.output.table import cells, facts_text, table_or
 from pockfarm.values import Json
 
 __all__ = ["facts_text", "files_text", "show", "show_list"]

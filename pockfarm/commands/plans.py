@@ -10,8 +10,8 @@ from typing import Any
 from pockfarm.commands.extras import load_local
 from pockfarm.commands.local import add_recipe_options, plan_source, source
 from pockfarm.commands.output import show
-from pockfarm.plan_text import explanation_text
-from pockfarm.sources import file_or_input
+from pockfarm.files.sources import file_or_input
+from pockfarm.output.plan_text import explanation_text
 
 DOCUMENTS = ("plan", "spec")
 

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pockfarm.commands.farm import connect
+from pockfarm.commands.farm import connect, reading_command
 from pockfarm.commands.filters import count_of
-from pockfarm.commands.shown import show, shown_command
-from pockfarm.table import NONE, moment, text_table
+from pockfarm.commands.output import show
+from pockfarm.output.table import NONE, moment, text_table
 from pockfarm.values import Job, Json, Run, part, text
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SHOWN = 20
 
 def add_queue(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "list the runs and compiles that wait, those that came first on top: why, and when they may start"
-    command = shown_command(subparsers, "queue", words, _queue)
+    command = reading_command(subparsers, "queue", words, _queue)
     command.add_argument(
         "--limit", type=count_of, default=SHOWN, metavar="N", help=f"so many of each (default: {SHOWN})"
     )

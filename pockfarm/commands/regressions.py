@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect, farm_command
-from pockfarm.commands.shown import show, show_list, shown_command
-from pockfarm.table import NONE, text_table, time_of
+from pockfarm.commands.farm import connect, farm_command, reading_command
+from pockfarm.commands.output import show, show_list
+from pockfarm.output.table import NONE, text_table, time_of
 from pockfarm.values import Json, optional_number, parts, text
 
 HEADER = ("id", "device", "canary", "target", "change", "found", "what else changed there")
@@ -16,10 +16,10 @@ SHOWN_RUNS = 20
 
 def add_regressions(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "list devices that have become slower, by the farm's own canaries"
-    command = shown_command(subparsers, "regressions", words, _list)
+    command = reading_command(subparsers, "regressions", words, _list)
     command.add_argument("--device", metavar="ID|NAME", help="of this device only")
     actions = command.add_subparsers(metavar="ACTION")
-    history = shown_command(actions, "history", "what a device's canaries took, and where that changed", _history)
+    history = reading_command(actions, "history", "what a device's canaries took, and where that changed", _history)
     history.add_argument("device", metavar="DEVICE")
     acknowledge = farm_command(actions, "acknowledge", "say that a slower device is known of (operators)", _acknowledge)
     acknowledge.add_argument("device", metavar="DEVICE")

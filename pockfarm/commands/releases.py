@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect
-from pockfarm.commands.shown import show, show_list, shown_command
-from pockfarm.table import cells, table_or
+from pockfarm.commands.farm import connect, reading_command
+from pockfarm.commands.output import show, show_list
+from pockfarm.output.table import cells, table_or
 from pockfarm.values import Json, parts, text
 
 HEADER = ("id", "version", "state", "most_devices", "given", "done", "failed", "halt_reason")
@@ -18,18 +18,18 @@ def add_releases(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "offer agents to devices that update themselves, in stages (operators of the farm)"
     command = subparsers.add_parser("releases", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    shown_command(actions, "list", "list releases of the agent, the newest first", _list)
-    shown_command(actions, "show", "what came of a release on each device", _show).add_argument("release")
-    offer = shown_command(actions, "offer", "offer the farm's own agent, or the file of an earlier release", _offer)
+    reading_command(actions, "list", "list releases of the agent, the newest first", _list)
+    reading_command(actions, "show", "what came of a release on each device", _show).add_argument("release")
+    offer = reading_command(actions, "offer", "offer the farm's own agent, or the file of an earlier release", _offer)
     offer.add_argument("--digest", help="of an earlier release; a new file: python -m service.admin agent-release FILE")
     offer.add_argument("--to", action="append", default=[], metavar="TAG[=VALUE]", help="only devices with this tag")
     offer.add_argument("--rollback", action="store_true", help="meant also for devices that run a newer version")
     offer.add_argument("--failures", type=int, metavar="N", help="halt at the N-th; else at the first, or a tenth")
     _add_stage(offer)
-    widen = shown_command(actions, "widen", "let more devices have it; without a number: all", _widen)
+    widen = reading_command(actions, "widen", "let more devices have it; without a number: all", _widen)
     widen.add_argument("release")
     _add_stage(widen)
-    halt = shown_command(actions, "halt", "offer it to no more devices", _halt)
+    halt = reading_command(actions, "halt", "offer it to no more devices", _halt)
     halt.add_argument("release")
     halt.add_argument("--reason", default="")
 

@@ -8,8 +8,8 @@ from typing import Any
 from pockfarm.commands.farm import connect, farm_command, wait_for
 from pockfarm.commands.output import facts_text, show
 from pockfarm.errors import Failed
+from pockfarm.output.table import text_table
 from pockfarm.screen import by_word, painted
-from pockfarm.table import text_table
 from pockfarm.values import Json, parts, text
 
 AGREES = {True: "agrees", False: "does not agree", None: "may agree"}

@@ -33,7 +33,7 @@ def given_settings(options: argparse.Namespace, mode: str, kind: type[RunSetting
         check_taken(mode, settings, kind)
         kind(mode, **settings)  # type: ignore[arg-type]
     except ProtocolError as problem:
-        raise UsageError(str(problem)) from None
+        raise UsageError.of_protocol(problem) from None
     return settings
 
 
@@ -58,8 +58,9 @@ def check_validation(settings: RunSettings, option: str, value: object) -> None:
 
 def _by_option(problem: ProtocolError) -> UsageError:
     setting = settings_of(RunSettings).get(problem.where)
-    message = str(problem).removeprefix(f"{problem.where}: ")
-    return UsageError(f"{setting.option if setting else problem.where}: {message}")
+    error = UsageError.of_protocol(problem)
+    error.where = setting.option if setting else problem.where
+    return error
 
 
 def _help(setting: Setting, modes: Sequence[str], default: Any) -> str:

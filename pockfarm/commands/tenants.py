@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect, farm_command
-from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.commands.farm import connect, farm_command, reading_command
+from pockfarm.commands.output import show, show_list
 from pockfarm.errors import UsageError
-from pockfarm.table import cells, table_or
+from pockfarm.output.table import cells, table_or
 from pockfarm.values import Json, parts, text
 
 SCOPES = ("read", "submit", "operate", "admin")
@@ -17,14 +17,14 @@ DAY_S = 86400.0
 
 def add_org(subparsers: argparse._SubParsersAction[Any]) -> None:
     actions = _group(subparsers, "org", "show one's organisation; found, limit and close others (farm administrators)")
-    shown_command(actions, "show", "show one's own organisation: limits and use", _show_org)
-    shown_command(actions, "list", "list all organisations", _list_orgs)
+    reading_command(actions, "show", "show one's own organisation: limits and use", _show_org)
+    reading_command(actions, "list", "list all organisations", _list_orgs)
     add = farm_command(actions, "add", "found an organisation, and print its first key once", _add_org)
     add.add_argument("name", metavar="NAME")
-    limit = shown_command(actions, "limit", "set quotas: NAME=NUMBER, NAME=unlimited or NAME=default", _limit_org)
+    limit = reading_command(actions, "limit", "set quotas: NAME=NUMBER, NAME=unlimited or NAME=default", _limit_org)
     limit.add_argument("organisation", metavar="ORGANISATION")
     limit.add_argument("quota", metavar="QUOTA=LIMIT", nargs="+")
-    keep = shown_command(
+    keep = reading_command(
         actions, "keep", "set how long things stay: NAME=DAYS, NAME=forever or NAME=default", _keep_org
     )
     keep.add_argument("organisation", metavar="ORGANISATION")
@@ -35,8 +35,8 @@ def add_org(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def add_key(subparsers: argparse._SubParsersAction[Any]) -> None:
     actions = _group(subparsers, "key", "API keys of one's organisation")
-    shown_command(actions, "list", "list keys, revoked ones too", _list_keys)
-    add = shown_command(actions, "add", "make a key, and print its secret once", _add_key)
+    reading_command(actions, "list", "list keys, revoked ones too", _list_keys)
+    add = reading_command(actions, "add", "make a key, and print its secret once", _add_key)
     add.add_argument("name", metavar="NAME")
     add.add_argument("--scope", action="append", choices=SCOPES, help="may be repeated; else: read and submit")
     add.add_argument("--user", metavar="USER", help="whose it is (id)")
@@ -47,13 +47,13 @@ def add_key(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def add_user(subparsers: argparse._SubParsersAction[Any]) -> None:
     actions = _group(subparsers, "user", "people of one's organisation")
-    shown_command(actions, "list", "list people, removed ones too", _list_users)
-    shown_command(actions, "add", "add a person", _add_user).add_argument("name", metavar="NAME")
+    reading_command(actions, "list", "list people, removed ones too", _list_users)
+    reading_command(actions, "add", "add a person", _add_user).add_argument("name", metavar="NAME")
     farm_command(actions, "remove", "take none of a person's keys", _remove_user).add_argument("user", metavar="USER")
 
 
 def add_audit(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = shown_command(subparsers, "audit", "list who did what in one's organisation, the newest first", _audit)
+    command = reading_command(subparsers, "audit", "list who did what in one's organisation, the newest first", _audit)
     command.add_argument("--limit", type=int, default=50, metavar="N", help="entries, 200 at most")
     for name in ("action", "outcome", "key", "user", "subject"):
         command.add_argument(f"--{name}", help="only these")
@@ -127,7 +127,9 @@ def _number(assignment: str, value: str, what: str, none: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise UsageError(f"{assignment!r} is no {what}; give NAME=NUMBER, NAME={none} or NAME=default") from None
+        raise UsageError(
+            f"{assignment!r} is no {what}", hint=f"give NAME=NUMBER, NAME={none} or NAME=default"
+        ) from None
 
 
 def _close_org(options: argparse.Namespace) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect, farm_command
-from pockfarm.commands.shown import show, show_list, shown_command
-from pockfarm.table import cells, table_or, text_table
+from pockfarm.commands.farm import connect, farm_command, reading_command
+from pockfarm.commands.output import show, show_list
+from pockfarm.output.table import cells, table_or, text_table
 from pockfarm.values import Json, parts, text
 
 HEADER = ("id", "name", "device_class", "targets", "uses", "max_uses", "expires_at", "revoked_at")
@@ -18,7 +18,7 @@ def add_tokens(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "make, list and revoke enrolment tokens (operators)"
     command = subparsers.add_parser("tokens", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    add = shown_command(actions, "add", "make a token, and print its secret once", _add)
+    add = reading_command(actions, "add", "make a token, and print its secret once", _add)
     add.add_argument("--uses", type=int, default=1, metavar="N", help="how many devices may use it (default: 1)")
     add.add_argument("--hours", type=float, metavar="H", help="how long it is good (default: 15 minutes)")
     add.add_argument("--class", dest="device_class", metavar="NAME", help="only devices of this class")
@@ -26,8 +26,8 @@ def add_tokens(subparsers: argparse._SubParsersAction[Any]) -> None:
     add.add_argument("--new-class", action="store_true", help=words)
     add.add_argument("--target", action="append", metavar="T", help="only devices that run none but these")
     add.add_argument("--name", default="", help="for people")
-    shown_command(actions, "list", "list tokens, the newest first", _list)
-    shown_command(actions, "show", "which devices used a token", _show).add_argument("token", metavar="TOKEN_ID")
+    reading_command(actions, "list", "list tokens, the newest first", _list)
+    reading_command(actions, "show", "which devices used a token", _show).add_argument("token", metavar="TOKEN_ID")
     words = "let no more devices in by a token"
     farm_command(actions, "revoke", words, _revoke).add_argument("token", metavar="TOKEN_ID")
 

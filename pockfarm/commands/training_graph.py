@@ -10,7 +10,7 @@ from pockfarm.commands.extras import load_local
 from pockfarm.commands.local import add_recipe_options, plan_source, print_warnings, source
 from pockfarm.commands.output import files_text, show
 from pockfarm.errors import UsageError
-from pockfarm.sources import file_or_input
+from pockfarm.files.sources import file_or_input
 
 
 def add_export_training_graph(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -35,7 +35,7 @@ def add_export_training_graph(subparsers: argparse._SubParsersAction[Any]) -> No
 
 def _export(options: argparse.Namespace) -> int:
     if options.out.suffix != ".onnx":
-        raise UsageError(f"--out {options.out}: the name ends in .onnx; state and data stand beside it")
+        raise UsageError("the name ends in .onnx", where=f"--out {options.out}", hint="state and data stand beside it")
     if options.out.exists() and options.model.exists() and options.out.samefile(options.model):
         raise UsageError(f"--out {options.out} is the model itself")
     plan, spec = plan_source(options.plan), source(options.spec, "--spec")

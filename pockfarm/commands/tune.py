@@ -40,7 +40,7 @@ def _tune(options: argparse.Namespace) -> int:
     out = options.out or options.model.with_name(f"{options.model.stem}-tuned.onnx")
     for path, noun in ((options.model, "an ONNX model"), (options.data, "data"), (options.validation_data, "data")):
         if path is not None and not path.is_file():
-            raise UsageError(f"{path}: no such file; name {noun}")
+            raise UsageError("no such file", where=path, hint=f"name {noun}")
     tuned = _trained(options)
     tuned.save_onnx(out)
     if options.delta is not None:

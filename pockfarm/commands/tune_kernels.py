@@ -13,8 +13,8 @@ from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
 from pockfarm.commands.waiting import job_looks
 from pockfarm.errors import UsageError
+from pockfarm.output.summary import tuning_text
 from pockfarm.screen.progress import Waiting
-from pockfarm.summary import tuning_text
 
 LOCAL = "local"
 
@@ -70,4 +70,4 @@ def digest_of(bundle: str) -> str:
     try:
         return f"sha256:{hashlib.sha256(Path(bundle).read_bytes()).hexdigest()}"
     except OSError as problem:
-        raise UsageError(f"{bundle}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=bundle) from None

@@ -12,9 +12,9 @@ from device_agents.wire.disk import is_full
 from pockfarm.commands.farm import connect, farm_command
 from pockfarm.commands.output import show
 from pockfarm.errors import Failed, UsageError
+from pockfarm.files.written import write_whole
 from pockfarm.screen import Meaning, by_word, painted
 from pockfarm.verification import Verdict, verify_files
-from pockfarm.written import write_whole
 
 
 def add_receipt(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -40,7 +40,7 @@ def _receipt(options: argparse.Namespace) -> int:
     except OSError as problem:
         if is_full(problem):
             raise
-        raise UsageError(f"--output {options.output}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=f"--output {options.output}") from None
     files = [{"file": str(options.output), "bytes": len(receipt)}]
     return show(options, files, lambda: str(options.output))
 
@@ -90,7 +90,7 @@ def public_key(option: str | None) -> str | None:
     try:
         words = Path(option).read_text().split() if Path(option).is_file() else [option]
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--trust {option}: {error}") from None
+        raise UsageError(error, where=f"--trust {option}") from None
     if not words:
-        raise UsageError(f"--trust {option}: an empty file")
+        raise UsageError("an empty file", where=f"--trust {option}")
     return words[-1]

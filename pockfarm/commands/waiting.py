@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from device_agents.figures.digits import step_time
 from pockfarm.errors import PockfarmError
+from pockfarm.output.table import loss_text
 from pockfarm.screen import errors
 from pockfarm.screen.progress import Waiting
-from pockfarm.table import loss_text
 from pockfarm.values import Job, Json, Run, number, optional_number, part, text
 
 if TYPE_CHECKING:

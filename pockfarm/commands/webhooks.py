@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect, farm_command
-from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.commands.farm import connect, farm_command, reading_command
+from pockfarm.commands.output import show, show_list
 from pockfarm.errors import Failed
-from pockfarm.table import cell
+from pockfarm.output.table import cell
 from pockfarm.values import Json, text
 
 EVENTS = ("job.ended", "run.ended", "device.slower", "device.two-machines")
@@ -18,16 +18,16 @@ def add_webhooks(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "be told at an address when jobs and runs end, or something is wrong with a device"
     command = subparsers.add_parser("webhooks", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    add = shown_command(actions, "add", "add an address, and print the secret of its signatures once", _add)
+    add = reading_command(actions, "add", "add an address, and print the secret of its signatures once", _add)
     add.add_argument("url", metavar="URL")
     add.add_argument("--event", action="append", choices=EVENTS, help="only this; may be repeated")
-    shown_command(actions, "list", "list one's webhooks, the newest first", _list)
+    reading_command(actions, "list", "list one's webhooks, the newest first", _list)
     for name, words, run in (
         ("test", "send a webhook.test now, and say what came of it", _test),
         ("deliveries", "list what a webhook was told, the newest first", _deliveries),
         ("remove", "tell a webhook nothing more", _remove),
     ):
-        make = shown_command if run is _deliveries else farm_command
+        make = reading_command if run is _deliveries else farm_command
         make(actions, name, words, run).add_argument("webhook", metavar="WEBHOOK")
 
 

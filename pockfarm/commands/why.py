@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect
-from pockfarm.commands.shown import facts_text, show, shown_command
+from pockfarm.commands.farm import connect, reading_command
+from pockfarm.commands.output import facts_text, show
+from pockfarm.output.table import moment, text_table
 from pockfarm.screen import Meaning, by_word, painted
-from pockfarm.table import moment, text_table
 from pockfarm.values import Json, number, optional_text, part, parts, text
 
 
 def add_why(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = shown_command(subparsers, "why", "say why a run or a compile is where it is, and when it may start", _why)
+    command = reading_command(
+        subparsers, "why", "say why a run or a compile is where it is, and when it may start", _why
+    )
     command.add_argument("id", metavar="RUN|JOB")
 
 

@@ -11,7 +11,7 @@ import pockfarm
 from pockfarm.client.answers import json_of
 from pockfarm.doctor.finding import OK, WARNING, WRONG, Finding
 from pockfarm.errors import PockfarmError, Unreachable, UsageError
-from pockfarm.state import StateFolder
+from pockfarm.own_farm.state import StateFolder
 from pockfarm.values import Device, Json, part, text
 
 if TYPE_CHECKING:

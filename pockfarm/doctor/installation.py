@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 
 from pockfarm.doctor.finding import OK, WARNING, WRONG, Finding
-from pockfarm.parts import EMULATED_CLASS, EMULATED_DEVICE, OPENCL_DEVICE, why_no_device
-from pockfarm.state import OFF, StateFolder
+from pockfarm.own_farm.parts import EMULATED_CLASS, EMULATED_DEVICE, OPENCL_DEVICE, why_no_device
+from pockfarm.own_farm.state import OFF, StateFolder
 from pockfarm.version import PROJECT, version
 
 OLDEST_PYTHON = (3, 11)

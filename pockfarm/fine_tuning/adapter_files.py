@@ -11,7 +11,7 @@ from compiler.errors import CompileError
 from compiler.trained.adapters import CONFIG, PREFIX, TENSORS, AdapterFiles, as_start
 from compiler.trained.bring_back import adapter_of, adapters_of
 from compiler.trained.checkpoints import tensors_of
-from pockfarm.errors import UsageError
+from pockfarm.errors import IN_PARENTHESES, UsageError
 
 
 def save_adapter(make: Callable[[], AdapterFiles], folder: Path) -> None:
@@ -24,9 +24,9 @@ def save_adapter(make: Callable[[], AdapterFiles], folder: Path) -> None:
                 file.write(chunk)
         (folder / CONFIG).write_text(json.dumps(apart.config, indent=2, sort_keys=True) + "\n")
     except CompileError as problem:
-        raise UsageError(f"{problem} [{problem.code}]") from None
+        raise UsageError.of_compiler(problem) from None
     except OSError as problem:
-        raise UsageError(f"{problem.filename or folder}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=problem.filename or folder) from None
 
 
 def save_adapter_of(bundle: bytes, checkpoint: bytes, folder: Path) -> None:
@@ -39,11 +39,16 @@ def check_has_adapters(bundle: Path) -> None:
     try:
         adapters = adapters_of(bundle.read_bytes())
     except CompileError as problem:
-        raise UsageError(f"{problem} [{problem.code}]") from None
+        raise UsageError.of_compiler(problem) from None
     except OSError as problem:
-        raise UsageError(f"{bundle}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=bundle) from None
     if not adapters:
-        raise UsageError(f"--adapter: the plan of {bundle} has no adapters (build with `lora` in the plan)")
+        raise UsageError(
+            f"the plan of {bundle} has no adapters",
+            where="--adapter",
+            hint="build with `lora` in the plan",
+            hint_form=IN_PARENTHESES,
+        )
 
 
 def start_of(weights: Path, bundle: Path) -> bytes | None:
@@ -60,9 +65,9 @@ def start_of(weights: Path, bundle: Path) -> bytes | None:
             return None
         return b"".join(as_start(tensors, adapters_of(bundle.read_bytes()), _config(config_path)).chunks())
     except CompileError as problem:
-        raise UsageError(f"{problem} [{problem.code}]") from None
+        raise UsageError.of_compiler(problem) from None
     except OSError as problem:
-        raise UsageError(f"{problem.filename or path}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=problem.filename or path) from None
 
 
 def _config(path: Path) -> Mapping[str, Any]:
@@ -72,9 +77,9 @@ def _config(path: Path) -> Mapping[str, Any]:
     try:
         config: Any = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as problem:
-        raise UsageError(f"{path}: not readable as JSON: {problem}") from None
+        raise UsageError(f"not readable as JSON: {problem}", where=path) from None
     if not isinstance(config, dict):
-        raise UsageError(f"{path}: no configuration of peft's: it holds no mapping")
+        raise UsageError("no configuration of peft's: it holds no mapping", where=path)
     return config
 
 

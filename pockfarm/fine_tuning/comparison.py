@@ -20,10 +20,10 @@ from compiler.trained.bring_back import manifest_of
 from compiler.trained.evaluated import outputs_of
 from compiler.trained.likely import likely_nodes
 from compiler.warnings import few_of
-from pockfarm.errors import UsageError
+from pockfarm.errors import BELOW, UsageError
+from pockfarm.files.model_files import read_persistent
 from pockfarm.fine_tuning.model import ImportedModel, Input, Original
 from pockfarm.fine_tuning.trainer import Step, Trainer
-from pockfarm.model_files import read_persistent
 from pockfarm.values import CompileWarning
 
 Array = NDArray[Any]
@@ -193,7 +193,7 @@ def _require_alike(brought: ImportedModel, draw: Draw, index: int, name: str, an
     if apart > allowed:
         allowed += _rounding(original, draw, index)
     if apart > allowed:
-        raise UsageError(_words(brought, draw, index, name, answer, allowed))
+        raise _different(brought, draw, index, name, answer, allowed)
 
 
 def require_alike_in_training(brought: ImportedModel) -> None:
@@ -212,10 +212,14 @@ def require_alike_in_training(brought: ImportedModel) -> None:
             far = [path for path, arrays in trained.alone().items() if np.greater(*_worst(trained.step, arrays))]
             places = few_of([path or "the module itself" for path in far]) or "several parts together"
             raise UsageError(
-                f"in training mode the module computes what no file of it tells: of {name}, its output is up to "
-                f"{apart:.3g} from that of a step, which trains norms and dropouts alone, and rounding explains "
-                f"{allowed:.2g}\n  likely in forward() of {places}, which asks self.training\n  take that out for the "
-                "fine-tuning, or say batch_norm: frozen and dropout: ignore, which train in evaluation mode"
+                f"in training mode the module computes what no file of it tells: of {name}, its output is up "
+                f"to {apart:.3g} from that of a step, which trains norms and dropouts alone, and rounding "
+                f"explains {allowed:.2g}",
+                hint=(
+                    f"likely in forward() of {places}, which asks self.training\ntake that out for the "
+                    "fine-tuning, or say batch_norm: frozen and dropout: ignore, which train in evaluation mode"
+                ),
+                hint_form=BELOW,
             )
 
 
@@ -254,7 +258,8 @@ def _rounding(original: Original, draw: Draw, index: int) -> float:
     return ORDERS * float(_apart(expected, exact).max(initial=0.0))
 
 
-def _words(brought: ImportedModel, draw: Draw, index: int, name: str, answer: Array, allowed: float) -> str:
+def _different(brought: ImportedModel, draw: Draw, index: int, name: str, answer: Array, allowed: float) -> UsageError:
+    """Returns the error of a file that computes something else than the module, with the places that are likely."""
     expected = draw.expected[index]
     apart = _apart(answer, expected)
     place = np.unravel_index(int(apart.argmax()), apart.shape)
@@ -263,11 +268,12 @@ def _words(brought: ImportedModel, draw: Draw, index: int, name: str, answer: Ar
     original = brought.original
     assert original is not None
     likely = likely_nodes(brought.files.model, brought.files.mapped(), draw.feeds, original.parts(draw.feeds))
-    return (
+    return UsageError(
         f"the exported file does not compute what the module does: of {draw.name}, output {name!r} is "
         f"{answer[place]:.6g}{at}, and the module gives {expected[place]:.6g}; they are "
-        f"{apart[place]:.3g} apart, and rounding explains {allowed:.2g}\n"
-        f"  {likely or 'where they begin to differ could not be seen'}\n"
-        "  a Python `if` on data, or a number that is computed from the example, becomes a constant of the file: "
-        "write it with torch.where() or as a tensor; otherwise give an ONNX file in place of the module"
+        f"{apart[place]:.3g} apart, and rounding explains {allowed:.2g}",
+        hint=f"{likely or 'where they begin to differ could not be seen'}\n"
+        "a Python `if` on data, or a number that is computed from the example, becomes a constant of the file: "
+        "write it with torch.where() or as a tensor; otherwise give an ONNX file in place of the module",
+        hint_form=BELOW,
     )

@@ -17,9 +17,9 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from pockfarm.errors import UsageError
+from pockfarm.errors import BELOW, UsageError
 from pockfarm.fine_tuning.model import Input
-from pockfarm.preflight import arrays_in
+from pockfarm.local.preflight import arrays_in
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -77,7 +77,7 @@ def read_data(
     elif isinstance(data, Iterable) or hasattr(data, "__getitem__"):
         arrays = _gathered(data, names, example, axes)
     else:
-        raise UsageError(f"data is {type(data).__name__}; expected {_FORMS}")
+        raise UsageError(f"data is {type(data).__name__}", hint=f"expected {_FORMS}")
     return _checked(arrays, example)
 
 
@@ -89,16 +89,19 @@ def fitted(arrays: Arrays, inputs: Mapping[str, Input]) -> Arrays:
 def _as_read(name: str, array: Array, input_: Input) -> Array:
     if array.shape[1:] != input_.sample_shape:
         raise UsageError(
-            f"{_what(name)} have shape {list(array.shape[1:])} per sample, the step reads {list(input_.sample_shape)}"
-            + _label_hint(array, input_)
+            f"{_what(name)} have shape {list(array.shape[1:])} per sample, the step reads {list(input_.sample_shape)}",
+            hint=_label_hint(array, input_),
+            hint_form=BELOW,
         )
     is_real = input_.dtype.startswith("float")
     if is_real and array.dtype.kind != "f" and not input_.is_label:
         raise UsageError(f"{_what(name)} are {array.dtype}, the step reads {input_.dtype}: convert (and scale) them")
     if not is_real and array.dtype.kind == "f":
-        hint = "\n  classes are whole numbers: y.long(); a loss on real numbers is named in the spec (mse, ...)"
+        hint = "classes are whole numbers: y.long(); a loss on real numbers is named in the spec (mse, ...)"
         raise UsageError(
-            f"{_what(name)} are {array.dtype}, the step reads {input_.dtype}{hint if input_.is_label else ''}"
+            f"{_what(name)} are {array.dtype}, the step reads {input_.dtype}",
+            hint=hint if input_.is_label else "",
+            hint_form=BELOW,
         )
     return np.ascontiguousarray(array.astype(input_.dtype))
 
@@ -108,7 +111,7 @@ def _label_hint(array: Array, input_: Input) -> str:
     if not input_.is_label or input_.dtype.startswith("float") or array.ndim != len(input_.shape) + 1:
         return ""
     use = "y.squeeze(-1)" if array.shape[-1] == 1 else "y.argmax(-1)"
-    return f"\n  a label is the number of its class: {use}"
+    return f"a label is the number of its class: {use}"
 
 
 def _what(name: str) -> str:
@@ -147,8 +150,8 @@ def _inputs(x: Any, names: Names) -> Arrays:
             continue
         if not key:
             raise UsageError(
-                f"data has no array for input {name!r}; the model reads: {', '.join(names.inputs)}; data holds: "
-                f"{', '.join(map(str, x))}"
+                f"data has no array for input {name!r}",
+                hint=f"the model reads: {', '.join(names.inputs)}; data holds: {', '.join(map(str, x))}",
             )
         arrays[name] = _array(x[key], name)
     return arrays
@@ -179,7 +182,7 @@ def _labels(y: Any, names: Names) -> Arrays:
             keys[only] = next((key for key in _LABEL_NAMES if key in y and key not in names.inputs), only)
         missing = [name for name, key in keys.items() if key not in y]
         if missing:
-            raise UsageError(f"data has no labels {missing[0]!r}; it holds: {', '.join(map(str, y))}")
+            raise UsageError(f"data has no labels {missing[0]!r}", hint=f"it holds: {', '.join(map(str, y))}")
         return {name: _array(y[key], name) for name, key in keys.items()}
     if only:
         return {only: _array(y, only)}
@@ -261,7 +264,7 @@ def _item(item: Any, names: Names, position: int) -> Arrays:
     if isinstance(item, (tuple, list)) and len(item) - len(names.labels) in counts:
         inputs = len(item) - len(names.labels)
         return {**_inputs(item[:inputs], names), **_labels(_last(item[inputs:]), names)}
-    raise UsageError(f"item {position} of data is {type(item).__name__}; expected (x, y), or a mapping")
+    raise UsageError(f"item {position} of data is {type(item).__name__}", hint="expected (x, y), or a mapping")
 
 
 def _last(labels: Sequence[Any]) -> Any:
@@ -289,14 +292,14 @@ def _array(value: Any, name: str) -> Array:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         if str(getattr(value, "layout", "")).startswith("torch.sparse"):
-            raise UsageError(f"{_what(name)} are a sparse tensor; give it dense: {name}.to_dense()")
+            raise UsageError(f"{_what(name)} are a sparse tensor", hint=f"give it dense: {name}.to_dense()")
         value = value.float().numpy() if str(value.dtype) == "torch.bfloat16" else value.numpy()
     try:
         array = np.asarray(value)
     except ValueError as problem:
         raise UsageError(f"{_what(name)} are no array: {problem}") from None
     if array.dtype.kind not in "fiub":
-        raise UsageError(f"{_what(name)} are {array.dtype}; expected numbers")
+        raise UsageError(f"{_what(name)} are {array.dtype}", hint="expected numbers")
     return array
 
 

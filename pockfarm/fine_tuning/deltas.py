@@ -41,7 +41,7 @@ def apply_delta(base: Mapping[str, Any] | Source, delta: Source) -> dict[str, An
         concerned = {name: as_array(base_tensors[name]) for name in changes.changes if name in base_tensors}
         changed = changed_tensors(concerned, changes)
     except CompileError as problem:
-        raise UsageError(f"{problem} [{problem.code}]") from None
+        raise UsageError.of_compiler(problem) from None
     whole = {
         name: _like(base_tensors[name], changed[name]) if name in changed else value
         for name, value in base_tensors.items()
@@ -70,7 +70,7 @@ def write_chunks(path: Path, chunks: Iterable[Any]) -> int:
         with path.open("wb") as stream:
             return sum(stream.write(chunk) for chunk in chunks)
     except OSError as problem:
-        raise UsageError(f"{path}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=path) from None
 
 
 def delta_of(base: Source, trained: Source) -> bytes:
@@ -85,7 +85,7 @@ def delta_of(base: Source, trained: Source) -> bytes:
             )
         )
     except CompileError as problem:
-        raise UsageError(f"{problem} [{problem.code}]") from None
+        raise UsageError.of_compiler(problem) from None
 
 
 def tensors_in(content: bytes) -> Mapping[str, Array]:
@@ -121,7 +121,7 @@ def _read(source: Source) -> bytes:
     try:
         return Path(source).read_bytes()
     except OSError as problem:
-        raise UsageError(f"{source}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=source) from None
 
 
 __all__ = ["apply_delta", "changes_of", "delta_of", "tensors_file", "write_chunks", "write_delta"]

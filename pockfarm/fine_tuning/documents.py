@@ -12,7 +12,7 @@ from compiler.errors import CompileError, SpecError
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.reading import read_mapping
 from pockfarm.errors import UsageError
-from pockfarm.sources import unread
+from pockfarm.files.sources import unread
 
 Document = Union[str, bytes, "os.PathLike[str]", Mapping[str, object]]
 _FILES = (".yaml", ".yml", ".json")
@@ -26,7 +26,7 @@ def plan_of(document: Document, frozen: Sequence[str], names: Sequence[str] = ()
     try:
         plan = SparsePlan.parse(_read(document, "plan"))
     except CompileError as problem:
-        raise UsageError(f"{problem} [{problem.code}]") from None
+        raise UsageError.of_compiler(problem) from None
     return replace(plan, frozen=(*plan.frozen, *(names if plan.create_biases else frozen)))
 
 
@@ -37,7 +37,7 @@ def spec_of(document: Document | None, batch: int | None) -> TrainingSpec:
         default = {} if batch is None or "batch" in fields else {"batch": batch}
         return TrainingSpec.parse({**fields, **default})
     except CompileError as problem:
-        raise UsageError(f"{problem} [{problem.code}]") from None
+        raise UsageError.of_compiler(problem) from None
 
 
 def patterns(frozen: Sequence[str], learning: Sequence[str]) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ def literal(name: str) -> str:
 def _read(document: Document, what: str) -> str | bytes | Mapping[str, object]:
     if not isinstance(document, (str, bytes, os.PathLike, Mapping)):
         example = "'bias-only' or {'update': [{'parameters': ['*']}]}" if what == "plan" else "{'batch': 8}"
-        raise UsageError(f"{what} is {type(document).__name__}; give a path, text or a dict, such as {example}")
+        raise UsageError(f"{what} is {type(document).__name__}", hint=f"give a path, text or a dict, such as {example}")
     if isinstance(document, str) and "\n" not in document and document.endswith(_FILES):
         document = Path(document)
     if not isinstance(document, os.PathLike):

@@ -21,6 +21,7 @@ from compiler.trained.bring_back import Trained, bring_back, manifest_of
 from compiler.warnings import few_of
 from device_agents.wire import RunSettings
 from pockfarm.errors import UsageError
+from pockfarm.files.model_files import read_persistent
 from pockfarm.fine_tuning import comparison, remarks
 from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data, unread_names
 from pockfarm.fine_tuning.deltas import changes_of
@@ -29,8 +30,7 @@ from pockfarm.fine_tuning.model import ImportedModel, Input, import_file, is_fil
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.run import check_left, check_settings, settings_of_run, steps_kept, told_of
 from pockfarm.fine_tuning.trainer import Run, RunData, Say, Step, Trainer
-from pockfarm.model_files import read_persistent
-from pockfarm.preflight import settings_remarks
+from pockfarm.local.preflight import settings_remarks
 from pockfarm.values import CompileWarning, Dataset
 
 _NUMPY = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "bool": "bool"}
@@ -68,7 +68,7 @@ def fine_tune_with(
         except OSError as problem:
             if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise UsageError(f"{folder.parent} is full; set TMPDIR to a folder with more room") from None
+            raise UsageError(f"{folder.parent} is full", hint="set TMPDIR to a folder with more room") from None
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def _each(sets: Mapping[str, Any], act: Callable[[Any], Arrays]) -> dict[str, Ar
         try:
             arrays[which] = act(data)
         except UsageError as problem:
-            raise problem if which == "data" else UsageError(f"{which}: {problem}") from None
+            raise problem if which == "data" else problem.at(which) from None
     return arrays
 
 
@@ -314,7 +314,7 @@ def _brought_back(brought: ImportedModel, bundle: bytes | mmap.mmap, checkpoint:
     try:
         return bring_back(files.model, bundle, checkpoint, files.mapped())
     except CompileError as problem:
-        raise UsageError(f"{problem} [{problem.code}]") from None
+        raise UsageError.of_compiler(problem) from None
 
 
 def _unread(sets: Mapping[str, Any], names: Names) -> tuple[CompileWarning, ...]:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from device_agents.wire import RunSettings
-from pockfarm.errors import UsageError
+from pockfarm.errors import BELOW, UsageError
+from pockfarm.files.model_files import ModelFiles
 from pockfarm.fine_tuning.documents import Document
 from pockfarm.fine_tuning.flow import TuningRequest, fine_tune_with
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import ANSWERS, BUNDLE, TRAINED, Run, RunData, Say, Step
-from pockfarm.model_files import ModelFiles
 from pockfarm.values import Dataset
 
 
@@ -91,21 +91,23 @@ class Here:
         try:
             return Run(trained, local.execute(step.bundle, options, progress=say))
         except UsageError as problem:
-            raise UsageError(
-                str(problem)
-                .replace(f"{data.training}: ", "data: ")
-                .replace(f"{data.validation}: ", "validation_data: ")
-            ) from None
+            argument = {str(data.training): "data", str(data.validation): "validation_data"}
+            problem.where = argument.get(problem.where, problem.where)
+            raise problem from None
 
 
 def _local() -> ModuleType:
-    """`pockfarm.local`. Raises: UsageError where only the client is installed."""
+    """`pockfarm.local.toolchain`. Raises: UsageError where only the client is installed."""
     try:
-        from pockfarm import local
+        from pockfarm.local import toolchain as local
     except ImportError as problem:
         raise UsageError(
-            f"training on this machine needs the compiler, which is not installed here ({problem})\n"
-            "  client.fine_tune trains on a farm; for this machine work in a checkout (`make set-up`), or install "
-            "the farm's wheel beside the client's, with its parts worker and agent (docs/operations.md)"
+            f"training on this machine needs the compiler, which is not installed here ({problem})",
+            hint=(
+                "client.fine_tune trains on a farm; for this machine work in a checkout (`make set-up`), or "
+                "install the farm's wheel beside the client's, with its parts worker and agent "
+                "(docs/operations.md)"
+            ),
+            hint_form=BELOW,
         ) from None
     return local

@@ -13,9 +13,9 @@ from compiler.errors import CompileError
 from compiler.frontend.file.external_data import embedded
 from compiler.trained.matching import Match, match_tensors
 from pockfarm.errors import UsageError
+from pockfarm.files.model_files import files_of
 from pockfarm.fine_tuning.documents import literal
 from pockfarm.fine_tuning.result import FineTuned
-from pockfarm.model_files import files_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def match_weights(model: bytes | str | os.PathLike[str], weights: Mapping[str, A
         with files_of(model) as files:
             matches = match_tensors(embedded(files.model, files.mapped()), arrays)
     except CompileError as problem:
-        raise UsageError(str(problem)) from None
+        raise UsageError.of_compiler(problem, has_code=False) from None
     if not matches:
-        raise UsageError("no weight is a tensor of the file; was it exported from this model, as it is now?")
+        raise UsageError("no weight is a tensor of the file", hint="was it exported from this model, as it is now?")
     return MatchedWeights(arrays, matches)

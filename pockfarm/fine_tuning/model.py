@@ -12,8 +12,8 @@ import numpy as np
 
 from compiler.trained.bring_back import Trained
 from compiler.trained.likely import Part
-from pockfarm.errors import UsageError
-from pockfarm.model_files import ModelFiles, files_of
+from pockfarm.errors import BELOW, UsageError
+from pockfarm.files.model_files import ModelFiles, files_of
 from pockfarm.values import CompileWarning
 
 File = Any
@@ -117,7 +117,9 @@ def _as_path(model: File) -> bytes | str | os.PathLike[str]:
         return bytes(_message(model).SerializeToString())
     except Exception as problem:  # protobuf's errors have no stable home
         raise UsageError(
-            f"the model cannot be written as one file: {problem}\n  save it with external data, and give its path"
+            f"the model cannot be written as one file: {problem}",
+            hint="save it with external data, and give its path",
+            hint_form=BELOW,
         ) from None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from device_agents.wire import data_fit
 from pockfarm.fine_tuning.data import Arrays
-from pockfarm.preflight import seen_of
+from pockfarm.local.preflight import seen_of
 from pockfarm.values import CompileWarning, Dataset
 
 ON_FARM: Mapping[str, str] = {"data": "dataset", "validation_data": "validation_dataset"}

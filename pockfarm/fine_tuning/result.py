@@ -14,7 +14,7 @@ from compiler.trained.adapters import AdapterFiles
 from compiler.trained.checkpoints import Held
 from compiler.trained.delta import Change
 from compiler.trained.files import Files
-from pockfarm.errors import UsageError
+from pockfarm.errors import BELOW, UsageError
 from pockfarm.fine_tuning.adapter_files import save_adapter
 from pockfarm.fine_tuning.deltas import write_delta
 from pockfarm.values import CompileWarning, optional_number, part, parts, text
@@ -92,14 +92,15 @@ class FineTuned(dict[str, Any]):
         try:
             return self._files.as_one()
         except CompileError as problem:
-            raise UsageError(f"{problem}\n  tuned.save_onnx(path) writes it with its data beside it") from None
+            hint = "tuned.save_onnx(path) writes it with its data beside it"
+            raise UsageError(problem.message, where=problem.where, hint=hint, hint_form=BELOW) from None
 
     def save_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the ONNX file, and beside it `NAME.data` if its data lie in other files. Raises: UsageError."""
         try:
             self._files.save(Path(path))
         except OSError as problem:
-            raise UsageError(f"{problem.filename or path}: {problem.strerror}") from None
+            raise UsageError(problem.strerror, where=problem.filename or path) from None
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
         """Write what `peft.PeftModel.from_pretrained(module, folder)` loads beside the module as it was before.

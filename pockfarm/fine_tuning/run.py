@@ -9,17 +9,17 @@ from typing import Any
 from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings, held_out, settings_of
 from pockfarm.errors import Diverged, UsageError
 from pockfarm.fine_tuning.trainer import Run
-from pockfarm.suggestions import suggestion
+from pockfarm.suggestions import did_you_mean
 from pockfarm.values import CompileWarning, optional_number, part, text
 
 ELSEWHERE = {
-    "lr": "; did you mean 'learning_rate'?",
-    "batch": "; the spec says it: spec={'batch': 8}",
-    "batch_size": "; the spec says it: spec={'batch': 8}",
-    "optimizer": "; the spec says it: spec={'optimizer': {'kind': 'adam'}}",
-    "loss": "; the spec says it: spec={'loss': {'kind': 'mse'}}",
-    "device": "; this machine trains on its processor, client.fine_tune on a device of a farm",
-    "weights": "; training begins from the model's own: load them into it first",
+    "lr": "did you mean 'learning_rate'?",
+    "batch": "the spec says it: spec={'batch': 8}",
+    "batch_size": "the spec says it: spec={'batch': 8}",
+    "optimizer": "the spec says it: spec={'optimizer': {'kind': 'adam'}}",
+    "loss": "the spec says it: spec={'loss': {'kind': 'mse'}}",
+    "device": "this machine trains on its processor, client.fine_tune on a device of a farm",
+    "weights": "training begins from the model's own: load them into it first",
 }
 """Other programs' names of settings, and where they are set here."""
 
@@ -29,7 +29,7 @@ def check_settings(
 ) -> None:
     """Refuse what no model or data could make right. Raises: UsageError."""
     if steps is not None and epochs is not None:
-        raise UsageError("steps and epochs both say how long to train; give one")
+        raise UsageError("steps and epochs both say how long to train", hint="give one")
     if epochs is not None and not (isinstance(epochs, (int, float)) and epochs > 0):
         raise UsageError(f"epochs must be a number above 0, got {epochs!r}")
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
@@ -38,12 +38,12 @@ def check_settings(
         raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {steps}")
     names = [name for name, setting in settings_of(RunSettings).items() if "train" in setting.modes]
     for name in settings_given.keys() - set(names):
-        raise UsageError(f"{name}: no such setting{ELSEWHERE.get(name) or suggestion(name, names)}")
+        raise UsageError("no such setting", where=name, hint=ELSEWHERE.get(name) or did_you_mean(name, names))
     try:
         settings = RunSettings(mode="train", **{"steps": steps or 1, **settings_given})
         settings.check_validation("validation_data", is_given=has_validation_data)
     except ProtocolError as problem:
-        raise UsageError(str(problem)) from None
+        raise UsageError.of_protocol(problem) from None
 
 
 def settings_of_run(
@@ -58,7 +58,7 @@ def settings_of_run(
     try:
         return RunSettings(mode="train", **{**settings_given, "steps": steps})
     except ProtocolError as problem:
-        raise UsageError(str(problem)) from None
+        raise UsageError.of_protocol(problem) from None
 
 
 def steps_kept(run: Run, requested: int) -> int:
@@ -73,7 +73,7 @@ def diverged(report: Mapping[str, Any]) -> Diverged | None:
     if text(training, "outcome") != "diverged":
         return None
     steps = optional_number(training, "steps") or 0
-    message = f"training diverged at step {steps:.0f}: {text(training, 'reason')} [user: train.diverged]"
+    message = f"training diverged at step {steps:.0f}: {text(training, 'reason')}"
     return Diverged(message, report)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from compiler.warnings import few_of
-from pockfarm.errors import UsageError
+from pockfarm.errors import BELOW, UsageError
 
 
 def give_biases(module: Any, state: Mapping[str, Any]) -> tuple[str, ...]:
@@ -22,8 +22,10 @@ def give_biases(module: Any, state: Mapping[str, Any]) -> tuple[str, ...]:
     unfit = [name for name in names if not places(module, name)]
     if unfit:
         raise UsageError(
-            f"{few_of(unfit)}: no layer of the module has a place for it: a parameter `bias` that is None\n"
-            "  let its forward() add one, registered by register_parameter('bias', None)"
+            "no layer of the module has a place for it: a parameter `bias` that is None",
+            where=few_of(unfit),
+            hint="let its forward() add one, registered by register_parameter('bias', None)",
+            hint_form=BELOW,
         )
     for name in names:
         layer = module.get_submodule(_path(name))

@@ -19,7 +19,7 @@ import torch
 
 from compiler.trained.stored import with_evaluated, without_training_mode
 from compiler.warnings import few_of
-from pockfarm.errors import UsageError
+from pockfarm.errors import BELOW, UsageError
 from pockfarm.fine_tuning.torch_bounds import SLOPE_INSIDE, slopes_inside
 from pockfarm.fine_tuning.torch_detached import forward_replaced, told_by_detach
 from pockfarm.fine_tuning.torch_dropout import Dropping, buffers_restored, dropping, in_training
@@ -95,16 +95,19 @@ def _write(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWarn
         first = problem
     if form.is_large:
         raise UsageError(
-            "PyTorch cannot export this module to ONNX, and its TorchScript exporter writes no file of this size\n"
-            f"  torch.onnx.export(dynamo=True): {_reason(first)}"
+            ("PyTorch cannot export this module to ONNX, and its TorchScript exporter writes no file of this size"),
+            hint=f"torch.onnx.export(dynamo=True): {_reason(first)}",
+            hint_form=BELOW,
         )
     try:
         _by_torchscript(module, call, form, path)
     except Exception as problem:
         raise UsageError(
-            "PyTorch cannot export this module to ONNX\n"
-            f"  torch.onnx.export(dynamo=True): {_reason(first)}\n"
-            f"  torch.onnx.export(dynamo=False): {_reason(problem)}"
+            "PyTorch cannot export this module to ONNX",
+            hint=(
+                f"torch.onnx.export(dynamo=True): {_reason(first)}\ntorch.onnx.export(dynamo=False): {_reason(problem)}"
+            ),
+            hint_form=BELOW,
         ) from None
     warning = CompileWarning(
         "fine_tune.old_exporter",

@@ -15,14 +15,14 @@ import torch
 
 from compiler.trained.bring_back import Trained
 from compiler.warnings import few_of
-from pockfarm.errors import UsageError
+from pockfarm.errors import BELOW, UsageError
+from pockfarm.files.model_files import files_of
 from pockfarm.fine_tuning.documents import literal, patterns
 from pockfarm.fine_tuning.model import ImportedModel, Input
 from pockfarm.fine_tuning.torch_biases import places, with_created
 from pockfarm.fine_tuning.torch_export import Call, Form, exported, inputs_of, outputs_of, own_gradients
 from pockfarm.fine_tuning.torch_norms import require_running_averages
 from pockfarm.fine_tuning.torch_original import Training, original
-from pockfarm.model_files import files_of
 from pockfarm.values import CompileWarning
 
 Example = Any
@@ -181,14 +181,16 @@ def _require_float32(module: Any) -> None:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_meta:
             raise UsageError(
-                f"{name} is on the meta device, where tensors have no elements\n  call module.to_empty(device='cpu'), "
-                "then load its weights"
+                f"{name} is on the meta device, where tensors have no elements",
+                hint="call module.to_empty(device='cpu'), then load its weights",
+                hint_form=BELOW,
             )
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise UsageError(
-                f"{name} is {kind}; a step trains float32\n  call module.float() first, and module.to(torch.{kind}) "
-                "after loading what comes back"
+                f"{name} is {kind}; a step trains float32",
+                hint=f"call module.float() first, and module.to(torch.{kind}) after loading what comes back",
+                hint_form=BELOW,
             )
 
 
@@ -196,8 +198,10 @@ def _require_room(held_bytes: int, folder: Path) -> None:
     free_bytes, needed_bytes = shutil.disk_usage(folder).free, ROOM_FACTOR * held_bytes
     if needed_bytes > free_bytes:
         raise UsageError(
-            f"the module holds {held_bytes:,} bytes; its files need about {needed_bytes:,}, and {folder.parent} has "
-            f"{free_bytes:,} free\n  set TMPDIR to a folder with more room"
+            f"the module holds {held_bytes:,} bytes; its files need about {needed_bytes:,}, and "
+            f"{folder.parent} has {free_bytes:,} free",
+            hint="set TMPDIR to a folder with more room",
+            hint_form=BELOW,
         )
 
 
@@ -217,7 +221,7 @@ def _chooser(outputs: Any, output: Output) -> tuple[Callable[[Any], Any] | None,
     if isinstance(output, tuple):
         missing = [name for name in output if name not in tensors]
         if missing:
-            raise UsageError(f"the module has no output {missing[0]!r}; it gives: {', '.join(tensors)}")
+            raise UsageError(f"the module has no output {missing[0]!r}", hint=f"it gives: {', '.join(tensors)}")
         return lambda value: tuple(_outputs_by_name(value)[name] for name in output), ()
     if output is None:
         chosen = "logits" if "logits" in tensors else tensors[0]
@@ -226,7 +230,7 @@ def _chooser(outputs: Any, output: Output) -> tuple[Callable[[Any], Any] | None,
     elif output in tensors:
         chosen = str(output)
     else:
-        raise UsageError(f"the module has no output {output!r}; it gives: {', '.join(tensors)}")
+        raise UsageError(f"the module has no output {output!r}", hint=f"it gives: {', '.join(tensors)}")
     warnings: tuple[CompileWarning, ...] = ()
     if output is None and len(tensors) > 1 and chosen != "logits":
         message = f"the module gives {len(tensors)} tensors ({few_of(tensors)}); the loss reads {chosen!r}"
@@ -290,8 +294,9 @@ def completed(module: Any, trained: Trained, steps: int) -> Mapping[str, Any]:
             continue
         if name not in module_tensors or tuple(module_tensors[name].shape) != array.shape:
             raise UsageError(
-                f"the step trained {name!r} {list(array.shape)}, for which the module has no tensor\n"
-                "  freeze it by a last rule of the plan with ratio 0, or report this model"
+                f"the step trained {name!r} {list(array.shape)}, for which the module has no tensor",
+                hint="freeze it by a last rule of the plan with ratio 0, or report this model",
+                hint_form=BELOW,
             )
         fresh[id(module_tensors[name])] = torch.from_numpy(array.copy()).to(module_tensors[name])
     for name, tensor in state.items():

@@ -7,7 +7,7 @@ from typing import Any
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from pockfarm.errors import UsageError
+from pockfarm.errors import BELOW, UsageError
 from pockfarm.fine_tuning.torch_modes import modes_of
 
 
@@ -22,11 +22,15 @@ def require_running_averages(module: Any) -> None:
             continue
         if isinstance(part, _InstanceNorm):
             raise UsageError(
-                f"{name or 'the module'}: an InstanceNorm with running statistics, which a step cannot update\n"
-                "  say batch_norm: frozen, or give it track_running_stats=False: each sample's own statistics"
+                "an InstanceNorm with running statistics, which a step cannot update",
+                where=name or "the module",
+                hint="say batch_norm: frozen, or give it track_running_stats=False: each sample's own statistics",
+                hint_form=BELOW,
             )
         if isinstance(part, _BatchNorm) and part.momentum is None:
             raise UsageError(
-                f"{name or 'the module'}: momentum=None averages over all batches, and a step has one share for each\n"
-                "  give it a momentum, as in momentum=0.1, or say batch_norm: frozen"
+                "momentum=None averages over all batches, and a step has one share for each",
+                where=name or "the module",
+                hint="give it a momentum, as in momentum=0.1, or say batch_norm: frozen",
+                hint_form=BELOW,
             )

@@ -10,7 +10,7 @@ from compiler.trained.bring_back import bring_back, folded_in, manifest_of
 from compiler.trained.checkpoints import Held
 from compiler.warnings import few_of
 from pockfarm.errors import UsageError
-from pockfarm.model_files import files_of, read_persistent
+from pockfarm.files.model_files import files_of, read_persistent
 
 ONNX = ".onnx"
 
@@ -22,9 +22,9 @@ def check_model_of(bundle: Held, model: Path) -> None:
             digest = model_digest(files.model, files.mapped())
         expected = manifest_of(bundle).get("digests", {}).get("model")
     except CompileError as problem:
-        raise UsageError(f"{problem} [{problem.code}]") from None
+        raise UsageError.of_compiler(problem) from None
     if digest != expected:
-        raise UsageError(f"--model {model}: the bundle is of another model ({expected}), this one is {digest}")
+        raise UsageError(f"the bundle is of another model ({expected}), this one is {digest}", where=f"--model {model}")
 
 
 def save_trained(model: Path, bundle: Held, checkpoint: Held, out: Path) -> None:
@@ -41,9 +41,9 @@ def save_trained(model: Path, bundle: Held, checkpoint: Held, out: Path) -> None
             else:
                 trained.save_parameters(out)
     except CompileError as problem:
-        raise UsageError(f"{problem} [{problem.code}]") from None
+        raise UsageError.of_compiler(problem) from None
     except OSError as problem:
-        raise UsageError(f"{problem.filename or out}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=problem.filename or out) from None
 
 
 def remark_on(bundle: Path) -> str:

@@ -1,4 +1,4 @@
-"""Who compiles and trains: this machine (`pockfarm.fine_tuning.local`) or a farm (`pockfarm.fine_tuning.on_farm`)."""
+"""Who compiles and trains: this machine (`pockfarm.fine_tuning.local`) or a farm (`pockfarm.client.fine_tuning`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from device_agents.wire import RunSettings
-from pockfarm.model_files import ModelFiles
+from pockfarm.files.model_files import ModelFiles
 from pockfarm.values import CompileWarning, Dataset
 
 ANSWERS, BUNDLE, TRAINED = "answers.npy", "step.pfb", "trained.safetensors"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pockfarm.sources import unread
+from pockfarm.files.sources import unread
 from pockfarm.verification.bundles import bundle_findings
 from pockfarm.verification.findings import MAX_TEXT_BYTES, Finding, NotVerified
 from pockfarm.verification.papers import Paper, read_paper

@@ -8,9 +8,9 @@ from device_agents.wire import ProtocolError, loads, merkle
 from device_agents.wire.receipt import Checkpoint, Signed
 from pockfarm.client.synchronous.record import Record
 from pockfarm.errors import UsageError
+from pockfarm.files.written import write_whole
 from pockfarm.verification.findings import Finding, NotVerified
 from pockfarm.verification.papers import read_paper
-from pockfarm.written import write_whole
 
 
 def check_log(farm: Record, keep: Path, *, trusted: str | None) -> list[Finding]:
@@ -78,7 +78,7 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageError(f"--keep {path}: {error.strerror}") from None
+        raise UsageError(error.strerror, where=f"--keep {path}") from None
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -86,4 +86,4 @@ def _write(path: Path, data: bytes) -> None:
     try:
         write_whole(path, data + b"\n")
     except OSError as error:
-        raise UsageError(f"--keep {path}: {error.strerror}; the head before stays") from None
+        raise UsageError(error.strerror, where=f"--keep {path}", hint="the head before stays") from None

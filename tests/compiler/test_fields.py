@@ -27,7 +27,7 @@ from compiler.spec.documents import LossSpec, SparsePlan, TrainingSpec
 from compiler.spec.records import members_of
 from compiler.spec.schema import published_schema
 from compiler.targets import load
-from pockfarm.plan_text import explanation_text
+from pockfarm.output.plan_text import explanation_text
 from tests.architecture.sources import ROOT
 from tests.compiler.frontend.onnx_graphs import model_of, node
 from tests.sample import some

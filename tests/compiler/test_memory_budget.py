@@ -12,8 +12,8 @@ from compiler.errors import DoesNotFit
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import Target, load
 from examples.models import MODELS
-from pockfarm import local
 from pockfarm.errors import UsageError
+from pockfarm.local import toolchain as local
 from tests.kernel_harness.machine import native_target
 
 FULL = SparsePlan.of_preset("full")

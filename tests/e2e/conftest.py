@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from pockfarm import up
 from pockfarm.client import Client
-from pockfarm.parts import EMULATED_CLASS
-from pockfarm.state import StateFolder
+from pockfarm.own_farm import up
+from pockfarm.own_farm.parts import EMULATED_CLASS
+from pockfarm.own_farm.state import StateFolder
 from pockfarm.values import Device
 
 

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 import pockfarm
-from pockfarm import local, up
 from pockfarm.client import Client
-from pockfarm.state import StateFolder
+from pockfarm.local import toolchain as local
+from pockfarm.own_farm import up
+from pockfarm.own_farm.state import StateFolder
 
 WIDTH, CLASSES, BATCH, RATE = 4096, 10, 4, 0.01
 SPEC = {"batch": BATCH, "optimizer": {"kind": "sgd", "learning_rate": RATE}}

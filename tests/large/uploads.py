@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 
 from pockfarm.client.synchronous import uploads
-from pockfarm.parts import answers_http, free_port
+from pockfarm.own_farm.parts import answers_http, free_port
 from tests.service.cutting import cutting_link
 
 MIB = 1 << 20

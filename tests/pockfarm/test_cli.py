@@ -12,9 +12,9 @@ import pytest
 from pockfarm import cli
 from pockfarm.client import Client, answers
 from pockfarm.client.synchronous import lists, looks
+from pockfarm.command_line.words import walk
 from pockfarm.commands.local import plan_source, source
 from pockfarm.errors import PockfarmError, UsageError
-from pockfarm.words import walk
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 
 DIGEST = "sha256:" + "b" * 64

@@ -11,7 +11,7 @@ import pytest
 from pockfarm.client import Client, RunSettings, answers
 from pockfarm.client.synchronous import looks
 from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
-from pockfarm.state import FarmStatus, StateFolder
+from pockfarm.own_farm.state import FarmStatus, StateFolder
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 
 DIGEST = "sha256:" + "a" * 64

@@ -19,7 +19,7 @@ from pockfarm.client import Client, answers
 from pockfarm.doctor import OK, WARNING, WRONG, Finding, farm_findings, findings_text, is_well, reach
 from pockfarm.doctor import farm as of_farm
 from pockfarm.doctor import installation as here
-from pockfarm.state import OFF, FarmStatus, PartStatus, StateFolder
+from pockfarm.own_farm.state import OFF, FarmStatus, PartStatus, StateFolder
 from pockfarm.values import Device, device_of
 from service.people.permissions import SCOPES
 from service.store.signs_of_life import give_sign

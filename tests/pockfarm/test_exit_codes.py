@@ -17,8 +17,8 @@ import pytest
 from pockfarm import cli
 from pockfarm.client import answers
 from pockfarm.client.synchronous import looks
-from pockfarm.manual import FARM, MANUAL
-from pockfarm.words import runs, walk
+from pockfarm.command_line.manual import FARM, MANUAL
+from pockfarm.command_line.words import runs, walk
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 from tests.sample import sample
 from tests.small_disk import small_disk

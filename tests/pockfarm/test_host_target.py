@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compiler import targets
-from pockfarm import local
+from pockfarm.local import toolchain as local
 
 
 def fitting(like: str) -> list[targets.CpuTarget]:

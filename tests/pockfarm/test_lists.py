@@ -13,9 +13,9 @@ import pytest
 from pockfarm import cli
 from pockfarm.client import Client
 from pockfarm.client.synchronous import lists
-from pockfarm.state import FarmStatus, PartStatus, StateFolder
+from pockfarm.command_line.words import runs
+from pockfarm.own_farm.state import FarmStatus, PartStatus, StateFolder
 from pockfarm.values import DEVICE_STATES, JOB_STATES, RUN_STATES
-from pockfarm.words import runs
 from service.store.database import models
 from tests.agents.live_farm import LiveFarm
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pockfarm import cli
-from pockfarm.manual import CODES, MANUAL, epilogue
-from pockfarm.words import runs, walk
+from pockfarm.command_line.manual import CODES, MANUAL, epilogue
+from pockfarm.command_line.words import runs, walk
 
 GUIDE = Path(__file__).parents[2] / "docs/guide/farm.md"
 ALL = {" ".join(path): command for path, command in walk(cli.parser())}

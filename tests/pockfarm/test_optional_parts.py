@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm import parts
-from pockfarm.parts import EMULATED_DEVICE, OPENCL_DEVICE, FarmPlan, Part, farm_parts, why_no_device
-from pockfarm.state import OFF, FarmStatus, StateFolder
-from pockfarm.supervisor import Supervisor
-from pockfarm.up import status_text
+from pockfarm.own_farm import parts
+from pockfarm.own_farm.parts import EMULATED_DEVICE, OPENCL_DEVICE, FarmPlan, Part, farm_parts, why_no_device
+from pockfarm.own_farm.state import OFF, FarmStatus, StateFolder
+from pockfarm.own_farm.supervisor import Supervisor
+from pockfarm.own_farm.up import status_text
 
 SLEEPER = "import time; time.sleep(600)"
 

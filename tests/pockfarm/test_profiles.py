@@ -13,8 +13,8 @@ from pockfarm import cli, profiles
 from pockfarm.client import Client
 from pockfarm.client.credentials import address_and_key
 from pockfarm.errors import UsageError
+from pockfarm.own_farm.state import FarmStatus, StateFolder
 from pockfarm.profiles import Profile, remember_here, write_profile
-from pockfarm.state import FarmStatus, StateFolder
 from tests.agents.live_farm import LiveFarm
 from tests.pockfarm.fake_farm import Answer, fake_farm
 

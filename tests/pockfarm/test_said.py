@@ -12,8 +12,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from device_agents.wire import LocalMode, RunSettings
-from pockfarm import cli, local
+from pockfarm import cli
 from pockfarm.errors import Failed
+from pockfarm.local import toolchain as local
 from tests.compiler.frontend.onnx_graphs import model_of, node
 from tests.unpacked import unpacked
 

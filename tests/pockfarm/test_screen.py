@@ -9,9 +9,9 @@ import pytest
 
 from device_agents.figures.digits import rounded
 from pockfarm import screen
+from pockfarm.output.table import bytes_text, moment, text_table
 from pockfarm.screen import Meaning, Screen, by_word, painted, painted_words
 from pockfarm.screen.tables import drawn
-from pockfarm.table import bytes_text, moment, text_table
 from tests.pockfarm.terminal import CONTROL, in_terminal, plain
 
 HEADER = ("run", "state", "model", "step", "why")
@@ -20,7 +20,7 @@ ROWS = [
     ("run_02", "succeeded", "a model with a name of many words", "1.23 ms", ""),
 ]
 FIGURES = [False, False, False, True, False]
-PRINTS = "from pockfarm.table import text_table; print(text_table(('run', 'state'), [('run_1', 'failed')]))"
+PRINTS = "from pockfarm.output.table import text_table; print(text_table(('run', 'state'), [('run_1', 'failed')]))"
 WAITS = """
 import time
 from pockfarm.screen.progress import Waiting

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from device_agents.wire import watchdog
-from pockfarm import parts, supervisor
 from pockfarm.errors import FarmDown
-from pockfarm.parts import FarmPlan, Part, free_port
-from pockfarm.state import FarmStatus, StateFolder
-from pockfarm.supervisor import Supervisor
-from pockfarm.up import down, up
+from pockfarm.own_farm import parts, supervisor
+from pockfarm.own_farm.parts import FarmPlan, Part, free_port
+from pockfarm.own_farm.state import FarmStatus, StateFolder
+from pockfarm.own_farm.supervisor import Supervisor
+from pockfarm.own_farm.up import down, up
 from tests.service.lone_processes import wait_for_state
 from tests.thorough.chaos.processes import state_of
 from tests.waiting import HANG_S, until
@@ -266,7 +266,7 @@ def test_a_part_that_never_comes_up_is_told(state: StateFolder, monkeypatch: pyt
 def test_the_lock_says_who_is_up(state: StateFolder) -> None:
     assert not state.is_up()
     program = (
-        "import sys; from pathlib import Path; from pockfarm.state import StateFolder\n"
+        "import sys; from pathlib import Path; from pockfarm.own_farm.state import StateFolder\n"
         "lock = StateFolder(Path(sys.argv[1])).lock(); print(lock is not None, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pockfarm.summary import TABLE_HEADER, curve_text, kernel_table, loss_curve, measured_step, report_text, table_row
-from pockfarm.table import (
-    bytes_text,
-    energy_text,
-    figure,
-    loss_text,
-    seconds,
-    text_table,
-    time_of,
-    work_text,
+from pockfarm.output.summary import (
+    TABLE_HEADER,
+    curve_text,
+    kernel_table,
+    loss_curve,
+    measured_step,
+    report_text,
+    table_row,
 )
+from pockfarm.output.table import bytes_text, energy_text, figure, loss_text, seconds, text_table, time_of, work_text
 
 REPORT: dict[str, object] = {
     "measurement_class": "host",

@@ -18,8 +18,9 @@ from compiler.kernels.spec import ConvSpec, signature
 from compiler.tuning.catalogue import Catalogue
 from compiler.tuning.table import TuningTable
 from device_agents.wire import RunSettings
-from pockfarm import cli, local
+from pockfarm import cli
 from pockfarm.errors import UsageError
+from pockfarm.local import toolchain as local
 from tests.compiler.tuning.conv_model import two_convolutions
 
 pytestmark = pytest.mark.xdist_group("tune")

@@ -13,7 +13,7 @@ from device_agents.wire import RunSettings
 from pockfarm import Client, cli
 from pockfarm.client.profile import Profile
 from pockfarm.fine_tuning import remarks
-from pockfarm.preflight import settings_remarks
+from pockfarm.local.preflight import settings_remarks
 from pockfarm.values import CompileWarning, Dataset
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 

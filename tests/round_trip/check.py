@@ -15,7 +15,8 @@ import torch
 
 import pockfarm
 from device_agents.wire import RunSettings
-from pockfarm import FineTuned, local
+from pockfarm import FineTuned
+from pockfarm.local import toolchain as local
 from tests.round_trip.brought import Brought
 from tests.round_trip.reference import careful_rate, trained
 

@@ -19,7 +19,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from device_agents import wire as p
 from device_agents.execute import run_bundle
-from pockfarm.local import resolve_target
+from pockfarm.local.toolchain import resolve_target
 from service.boards.canary.building import HEALTH
 from service.devices import canary_reference as reference
 from service.devices.canary_verdict import LEARNING_RATE

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Engine, event, inspect, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import Pool
 
-from pockfarm import parts
-from pockfarm.state import StateFolder
+from pockfarm.own_farm import parts
+from pockfarm.own_farm.state import StateFolder
 from service.base.settings import Settings
 from service.store.database.engine import Database
 from service.store.database.models import ApiKey, Base, Job

@@ -11,7 +11,7 @@ import pytest
 
 from pockfarm import cli
 from pockfarm.commands import machine
-from pockfarm.written import write_whole
+from pockfarm.files.written import write_whole
 from service import admin, root
 from service.app import create_app
 from service.artefacts.datasets.inspection import InspectionLimits, inspect_confined

@@ -17,7 +17,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from device_agents import wire as p
 from device_agents.execute import run_bundle
-from pockfarm.local import resolve_target
+from pockfarm.local.toolchain import resolve_target
 from pockfarm.webhooks import verify_webhook
 from service.boards.canary.building import TIMED
 from service.boards.canary.history import differences

@@ -26,7 +26,7 @@ async def answered(url: str, ask: AsyncAsk) -> httpx.Response:
         except httpx.HTTPError as problem:
             if attempt == answers.ATTEMPTS:
                 hint = answers.silent(url, problem)
-                raise Unreachable(f"no answer from the farm at {url}: {problem}; {hint}") from None
+                raise Unreachable(f"no answer from the farm at {url}: {problem}", hint=hint) from None
         else:
             if answer.status_code not in answers.BUSY or attempt == answers.ATTEMPTS:
                 return answers.checked(answer)

@@ -14,8 +14,8 @@ from pockfarm.client.answers import json_of
 from pockfarm.client.asynchronous import uploads
 from pockfarm.client.asynchronous.transport import UPLOAD_TIMEOUT, AsyncTransport, FilePart, failure
 from pockfarm.errors import NotFound
-from pockfarm.model_files import ModelFiles, files_of
-from pockfarm.sources import text_of
+from pockfarm.files.model_files import ModelFiles, files_of
+from pockfarm.files.sources import text_of
 from pockfarm.values import Bundle, Job, bundle_of, job_of
 
 

@@ -148,7 +148,7 @@ class AsyncFleet(ABC):
         script = (await self._send("GET", "/enrol.sh")).text
         match = re.search(r"^farm='([^']+)'$", script, re.MULTILINE)
         if match is None:
-            raise Unreachable("/enrol.sh says no address of the farm; is this the address of a farm?")
+            raise Unreachable("/enrol.sh says no address of the farm", hint="is this the address of a farm?")
         return match.group(1)
 
     async def revoke_enrolment_token(self, token_id: str) -> Json:

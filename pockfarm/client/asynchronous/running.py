@@ -16,8 +16,8 @@ from pockfarm.client.asynchronous.compiling import AsyncCompiling
 from pockfarm.client.asynchronous.transport import UPLOAD_TIMEOUT, failure
 from pockfarm.client.data_sets import Data, npz_of
 from pockfarm.errors import UsageError
-from pockfarm.sources import opened
-from pockfarm.suggestions import suggestion
+from pockfarm.files.sources import opened
+from pockfarm.suggestions import did_you_mean
 from pockfarm.values import OPEN_STATES, Dataset, Json, Run, dataset_of, number, path_of, run_of, text
 
 
@@ -68,12 +68,12 @@ class AsyncRunning(AsyncCompiling):
         """
         setting_names = ("mode", *settings_of(RunSettings))
         for name in given.keys() - set(setting_names):
-            raise UsageError(f"{name}: no such setting{suggestion(name, setting_names)}")
+            raise UsageError("no such setting", where=name, hint=did_you_mean(name, setting_names))
         try:
             chosen = replace(settings, **given) if settings else RunSettings(**given)
             chosen.check_validation("validation_dataset", is_given=validation_dataset is not None)
         except ProtocolError as problem:
-            raise UsageError(str(problem)) from None
+            raise UsageError.of_protocol(problem) from None
         fields = to_json(chosen) if settings else {"mode": chosen.mode, **given}
         body = {
             "bundle": bundle_digest,

@@ -16,7 +16,7 @@ from pockfarm.client.asynchronous.asking import answered
 from pockfarm.client.asynchronous.looks import Seen, looks
 from pockfarm.client.credentials import address_and_key
 from pockfarm.errors import Failed, Unreachable, UsageError
-from pockfarm.state import StateFolder
+from pockfarm.own_farm.state import StateFolder
 from pockfarm.values import Ending, Job, Json, Run
 
 Watched = TypeVar("Watched", Job, Run)
@@ -91,7 +91,9 @@ class AsyncTransport:
         etag: str | None = None,
     ) -> httpx.Response:
         if path.endswith("/"):
-            raise UsageError(f"{path}: the id or digest after it is empty; the farm's lists have those that there are")
+            raise UsageError(
+                "the id or digest after it is empty", where=path, hint="the farm's lists have those that there are"
+            )
         headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
         if etag is not None:
             headers["If-None-Match"] = etag
@@ -120,7 +122,7 @@ class AsyncTransport:
             await answered(self.url, fetched)
             part.replace(to)
         except OSError as problem:
-            raise UsageError(f"{to}: {problem.strerror}") from None
+            raise UsageError(problem.strerror, where=to) from None
         finally:
             part.unlink(missing_ok=True)
 
@@ -145,4 +147,5 @@ class AsyncTransport:
 def failure(what: str, state: str, ending: Ending | None) -> Failed:
     if ending is None:
         return Failed(f"{what} ended as {state}", state=state)
-    return Failed(f"{what} {state}: {ending}", state=state, cause=ending.cause, code=ending.code)
+    message = f"{what} {state}: {ending.place}{ending.message}"
+    return Failed(message, state=state, cause=ending.cause, hint=ending.hint, code=ending.code)

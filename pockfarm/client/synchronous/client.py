@@ -24,7 +24,7 @@ class Client(Submitting):
         Beside what that takes: `device` or `device_class` says where (any real device by default), `target` what to
         build for (by default what the device runs best), `name` how the farm lists the model.
         """
-        from pockfarm.fine_tuning.on_farm import fine_tune
+        from pockfarm.client.fine_tuning import fine_tune
 
         return run_here(self, lambda farm: fine_tune(farm, model, example_inputs, data, **options))
 

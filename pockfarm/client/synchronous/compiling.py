@@ -15,8 +15,8 @@ from pockfarm.client.answers import json_of
 from pockfarm.client.synchronous import uploads
 from pockfarm.client.synchronous.transport import UPLOAD_TIMEOUT, FilePart, Transport, failure
 from pockfarm.errors import NotFound
-from pockfarm.model_files import ModelFiles, files_of
-from pockfarm.sources import text_of
+from pockfarm.files.model_files import ModelFiles, files_of
+from pockfarm.files.sources import text_of
 from pockfarm.values import Bundle, Job, bundle_of, job_of
 
 

@@ -16,7 +16,7 @@ from pockfarm.client.progress import Progress, progress_of
 from pockfarm.client.submission import Finish, Source
 from pockfarm.client.threads import run_here
 from pockfarm.errors import UsageError
-from pockfarm.suggestions import suggestion
+from pockfarm.suggestions import did_you_mean
 from pockfarm.values import Bundle, CompileWarning, Job, Json, Run, part, warnings_of
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ class CompileJob(Work):
             raise UsageError(f"the job has several targets, say which: target= {', '.join(self._jobs)}")
         if target is not None and target not in self._jobs:
             raise UsageError(
-                f"{target}: no target of this job{suggestion(target, self._jobs)}; {', '.join(self._jobs)} are"
+                "no target of this job",
+                where=target,
+                hint="; ".join(filter(None, (did_you_mean(target, self._jobs), f"{', '.join(self._jobs)} are"))),
             )
         return target or next(iter(self._jobs))
 
@@ -239,8 +241,9 @@ class FinetuneJob(RunJob):
         finish = self._finish
         if finish is None:
             raise UsageError(
-                f"{self.id}: the model was not brought by this process, so there is no state to put the "
-                "weights in; job.save_weights(path) writes them as safetensors"
+                "the model was not brought by this process, so there is no state to put the weights in",
+                where=self.id,
+                hint="job.save_weights(path) writes them as safetensors",
             )
         if self._tuned is None:
             self._tuned = run_here(self._client, lambda plain: finish(plain, self.id))

@@ -137,7 +137,7 @@ class Submitting(Api):
     def get_job(self, job_id: str) -> AnyJob:
         """A job that was submitted before, perhaps by another process. Raises: NotFound."""
         if not isinstance(job_id, str):
-            raise UsageError(f"job_id is {type(job_id).__name__}; give the id as text, job_... or run_...")
+            raise UsageError(f"job_id is {type(job_id).__name__}", hint="give the id as text, job_... or run_...")
         if job_id.startswith("job_"):
             return CompileJob(self, (self.job(job_id),))
         run = self.run(job_id)
@@ -152,4 +152,6 @@ def digest_of(bundle: CompileJob | Bundle | str, target: str | None) -> str:
         return bundle.digest
     if isinstance(bundle, str):
         return bundle
-    raise UsageError(f"bundle is {type(bundle).__name__}; expected a compile job, a Bundle or a digest (sha256:...)")
+    raise UsageError(
+        f"bundle is {type(bundle).__name__}", hint="expected a compile job, a Bundle or a digest (sha256:...)"
+    )

@@ -17,7 +17,7 @@ from pockfarm.client.credentials import address_and_key
 from pockfarm.client.synchronous.asking import answered
 from pockfarm.client.synchronous.looks import Seen, looks
 from pockfarm.errors import Failed, Unreachable, UsageError
-from pockfarm.state import StateFolder
+from pockfarm.own_farm.state import StateFolder
 from pockfarm.values import Ending, Job, Json, Run
 
 Watched = TypeVar("Watched", Job, Run)
@@ -92,7 +92,9 @@ class Transport:
         etag: str | None = None,
     ) -> httpx.Response:
         if path.endswith("/"):
-            raise UsageError(f"{path}: the id or digest after it is empty; the farm's lists have those that there are")
+            raise UsageError(
+                "the id or digest after it is empty", where=path, hint="the farm's lists have those that there are"
+            )
         headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
         if etag is not None:
             headers["If-None-Match"] = etag
@@ -121,7 +123,7 @@ class Transport:
             answered(self.url, fetched)
             part.replace(to)
         except OSError as problem:
-            raise UsageError(f"{to}: {problem.strerror}") from None
+            raise UsageError(problem.strerror, where=to) from None
         finally:
             part.unlink(missing_ok=True)
 
@@ -146,4 +148,5 @@ class Transport:
 def failure(what: str, state: str, ending: Ending | None) -> Failed:
     if ending is None:
         return Failed(f"{what} ended as {state}", state=state)
-    return Failed(f"{what} {state}: {ending}", state=state, cause=ending.cause, code=ending.code)
+    message = f"{what} {state}: {ending.place}{ending.message}"
+    return Failed(message, state=state, cause=ending.cause, hint=ending.hint, code=ending.code)

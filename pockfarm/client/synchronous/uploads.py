@@ -148,8 +148,9 @@ class Sending:
         self.fruitless += 1
         if self.fruitless >= FRUITLESS:
             raise Unreachable(
-                f"{self.name}: {FRUITLESS} attempts without progress: {problem}; "
-                "the same command goes on where it stopped"
+                f"{FRUITLESS} attempts without progress: {problem}",
+                where=self.name,
+                hint="the same command goes on where it stopped",
             )
         pause_s = min(FIRST_PAUSE_S * 2 ** (self.fruitless - 1), LONGEST_PAUSE_S)
         where = "" if at is None else f" after {_amount(at, self.size_bytes)}"

@@ -20,7 +20,7 @@ from compiler.frontend.file.prescan import external_locations
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from pockfarm.errors import UsageError
-from pockfarm.model_files import files_of
+from pockfarm.files.model_files import files_of
 from tests.compiler.frontend.onnx_graphs import model_of, node
 from tests.compiler.named import stored
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from pockfarm.parts import Part
+from pockfarm.own_farm.parts import Part
 from tests.service.postgres import as_postgres, find_binaries
 from tests.thorough.chaos.topology import Topology
 

@@ -23,7 +23,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from pockfarm.state import StateFolder
+from pockfarm.own_farm.state import StateFolder
 from service.base.identifiers import secret_hash
 from service.store.database.engine import Database
 from service.store.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Job, Run

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from device_agents.wire.watchdog import Beat
 from pockfarm.errors import FarmDown
-from pockfarm.parts import HOST, FarmPlan, Part, admin, answers_http, broker, python
-from pockfarm.state import StateFolder
-from pockfarm.supervisor import Supervisor
+from pockfarm.own_farm.parts import HOST, FarmPlan, Part, admin, answers_http, broker, python
+from pockfarm.own_farm.state import StateFolder
+from pockfarm.own_farm.supervisor import Supervisor
 from service.base.settings import Settings
 from tests.thorough.chaos.database import postgres
 from tests.thorough.chaos.topology import APIS, COMPILER, WORKERS, Topology

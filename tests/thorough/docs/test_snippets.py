@@ -11,8 +11,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from pockfarm import up
-from pockfarm.state import StateFolder
+from pockfarm.own_farm import up
+from pockfarm.own_farm.state import StateFolder
 from tests.architecture.sources import ROOT
 from tests.sample import sample, some
 from tests.thorough.docs import exceptions

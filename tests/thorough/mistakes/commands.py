@@ -15,8 +15,8 @@ from typing import Any
 
 LOADED = (
     "pockfarm.cli",
-    "pockfarm.local",
-    "pockfarm.preflight",
+    "pockfarm.local.toolchain",
+    "pockfarm.local.preflight",
     "pockfarm.client",
     "service.admin",
     "device_agents.execute",

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import httpx
 
-from pockfarm import Client, up
+from pockfarm import Client
 from pockfarm.errors import PockfarmError
-from pockfarm.parts import EMULATED_CLASS
-from pockfarm.state import StateFolder
+from pockfarm.own_farm import up
+from pockfarm.own_farm.parts import EMULATED_CLASS
+from pockfarm.own_farm.state import StateFolder
 from tests.mistakes.record import Answer, Mistake
 from tests.thorough.mistakes.files import make_files
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import httpx
 
-from pockfarm.parts import answers_http
+from pockfarm.own_farm.parts import answers_http
 from tests.service.postgres import find_binaries
 from tests.thorough.chaos.processes import children, descendants, send
 from tests.thorough.topology import swift

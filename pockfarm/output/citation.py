@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pockfarm.summary import comparison_rows, measured_step, training_text, without_played_times
-from pockfarm.sustained import curve_rows
-from pockfarm.table import bytes_text, energy_text, figure
+from pockfarm.output.summary import comparison_rows, curve_rows, measured_step, training_text, without_played_times
+from pockfarm.output.table import bytes_text, energy_text, figure
 from pockfarm.values import Json, optional_number, part, text, warnings_of
 
 _MARKUP = re.compile(r"([|`*_\[\]\\])")

@@ -11,11 +11,11 @@ from device_agents.wire import REAL_CLASSES, RunSettings
 from pockfarm import values
 from pockfarm.client.arguments import target_named
 from pockfarm.errors import UsageError
+from pockfarm.files.model_files import ModelFiles
 from pockfarm.fine_tuning.documents import Document
 from pockfarm.fine_tuning.flow import TuningRequest, fine_tune_with
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, RunData, Say, Step
-from pockfarm.model_files import ModelFiles
 from pockfarm.values import Dataset, Device
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def target_of(farm: Api, target: str | None, device: str | None, device_class: s
     fitting = [candidate for candidate in devices if _fits(candidate, device, device_class) and candidate.targets]
     if not fitting:
         classes = ", ".join(sorted({candidate.device_class for candidate in devices})) or "none"
-        raise UsageError(f"no device of the farm is meant; say device=, device_class= ({classes}) or target=")
+        raise UsageError("no device of the farm is meant", hint=f"say device=, device_class= ({classes}) or target=")
     return fitting[0].targets[0]
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_agents.wire.watchdog import Beat
-from pockfarm.errors import FarmDown
-from pockfarm.state import StateFolder
+from pockfarm.errors import AS_LINES, FarmDown
+from pockfarm.own_farm.state import StateFolder
 
 EMULATOR = "qemu-aarch64-static"
 EMULATED_CLASS = "raspberry-pi-4"
@@ -244,7 +244,7 @@ def admin(plan: FarmPlan, *arguments: str) -> str:
         check=False,
     )
     if process.returncode != 0:
-        raise FarmDown(f"service.admin {arguments[0]} failed:\n{process.stderr.strip()[-2000:]}")
+        raise FarmDown(f"service.admin {arguments[0]} failed:", hint=process.stderr.strip()[-2000:], hint_form=AS_LINES)
     lines = process.stdout.strip().splitlines()
     return lines[-1].strip() if lines else ""
 

@@ -1,4 +1,4 @@
-"""The process that keeps a farm on this machine up: `python -m pockfarm.supervisor STATE PORT`.
+"""The process that keeps a farm on this machine up: `python -m pockfarm.own_farm.supervisor STATE PORT`.
 
 It starts the parts in order, waits until each is up, restarts one that dies (after 1, 2 ... 30 s), and kills one that
 gives no sign of life any more (a stopped process does not die) to start it again. On SIGTERM it stops them in reverse
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from device_agents.wire.watchdog import Watch
-from pockfarm.errors import FarmDown, PockfarmError
-from pockfarm.parts import FarmPlan, Part, admin, farm_parts
-from pockfarm.state import OFF, FarmStatus, PartStatus, StateFolder
+from pockfarm.errors import AS_LINES, FarmDown, PockfarmError
+from pockfarm.own_farm.parts import FarmPlan, Part, admin, farm_parts
+from pockfarm.own_farm.state import OFF, FarmStatus, PartStatus, StateFolder
 
 POLL_INTERVAL_S = 0.2
 FIRST_RESTART_S = 1.0
@@ -142,13 +142,11 @@ class Supervisor:
         deadline = time.monotonic() + running.part.up_within_s
         while not self.stopping:
             if running.process is not None and running.process.poll() is not None:
-                raise FarmDown(
-                    _why_down(running, self.plan, f"ended with code {running.process.returncode} while starting")
-                )
+                raise _down(running, self.plan, f"ended with code {running.process.returncode} while starting")
             if running.part.is_up():
                 break
             if time.monotonic() > deadline:
-                raise FarmDown(_why_down(running, self.plan, f"was not up within {running.part.up_within_s:.0f} s"))
+                raise _down(running, self.plan, f"was not up within {running.part.up_within_s:.0f} s")
             time.sleep(POLL_INTERVAL_S)
         running.state, running.watch = "up", Watch()
         self._save()
@@ -255,10 +253,12 @@ def _kill_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _why_down(running: Running, plan: FarmPlan, what: str) -> str:
+def _down(running: Running, plan: FarmPlan, what: str) -> FarmDown:
+    """Returns the error of a part that does not start, with the end of its log."""
     log = plan.state.logs / f"{running.part.name}.log"
     lines = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
-    return "\n".join([f"the {running.part.title} ({running.part.name}) {what}; the end of {log}:", *lines])
+    message = f"the {running.part.title} ({running.part.name}) {what}; the end of {log}:"
+    return FarmDown(message, hint="\n".join(lines), hint_form=AS_LINES)
 
 
 def _shorten(log: Path) -> None:

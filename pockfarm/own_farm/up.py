@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pockfarm
-from pockfarm.errors import FarmDown, UsageError
-from pockfarm.parts import free_port
+from pockfarm.errors import AS_LINES, BELOW, FarmDown, UsageError
+from pockfarm.output.table import text_table
+from pockfarm.own_farm.parts import free_port
+from pockfarm.own_farm.state import OFF, FarmStatus, StateFolder
 from pockfarm.profiles import remember_here
-from pockfarm.state import OFF, FarmStatus, StateFolder
-from pockfarm.table import text_table
 
 PREFERRED_PORT = 8000
 LAST_PORT = 65535
@@ -28,9 +28,11 @@ POLL_INTERVAL_S = 0.2
 def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_PORT) -> FarmStatus:
     """Start the farm unless it is up already; returns once every part is up. Raises: UsageError, FarmDown."""
     if sys.platform == "win32":
-        raise UsageError("a farm runs on Linux, not on Windows\n  for a farm elsewhere: pockfarm init")
+        raise UsageError(
+            "a farm runs on Linux, not on Windows", hint="for a farm elsewhere: pockfarm init", hint_form=BELOW
+        )
     if not 0 <= port <= LAST_PORT:
-        raise UsageError(f"--port {port}: ports are 1 to {LAST_PORT:,}; 0 takes one that is free")
+        raise UsageError(f"ports are 1 to {LAST_PORT:,}", where=f"--port {port}", hint="0 takes one that is free")
     state.make()
     remember_here(state.path)
     if state.is_up():
@@ -49,7 +51,7 @@ def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_
         say(f"  port {port} is in use: the farm takes {chosen_port}; name another with --port")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pockfarm.supervisor", str(state.path), str(chosen_port)],
+            [sys.executable, "-m", "pockfarm.own_farm.supervisor", str(state.path), str(chosen_port)],
             cwd=Path(pockfarm.__file__).parent.parent,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -79,7 +81,7 @@ def status_of(state: StateFolder) -> FarmStatus:
     """Returns the status of the farm that is up. Raises: FarmDown when it is not up."""
     status = state.status()
     if status is None or not state.is_up():
-        raise FarmDown(f"no farm is up on {state.path}; start it with: pockfarm up")
+        raise FarmDown(f"no farm is up on {state.path}", hint="start it with: pockfarm up")
     return status
 
 
@@ -107,11 +109,12 @@ def _wait_until_ready(
         if status and status.problem:
             if supervisor is not None:
                 supervisor.wait()  # it ends by itself after it has said why
-            raise FarmDown(f"the farm does not start: {status.problem}")
+            cause, _, log = status.problem.partition("\n")
+            raise FarmDown(f"the farm does not start: {cause}", hint=log, hint_form=AS_LINES)
         if (supervisor is not None and supervisor.poll() is not None) or (supervisor is None and not state.is_up()):
-            raise FarmDown(f"the farm's supervisor ended; its log is {state.logs / 'supervisor.log'}")
+            raise FarmDown("the farm's supervisor ended", hint=f"its log is {state.logs / 'supervisor.log'}")
         time.sleep(POLL_INTERVAL_S)
-    raise FarmDown(f"the farm was not up within {START_WITHIN_S:.0f} s; the logs are in {state.logs}")
+    raise FarmDown(f"the farm was not up within {START_WITHIN_S:.0f} s", hint=f"the logs are in {state.logs}")
 
 
 def _forget(state: StateFolder) -> None:

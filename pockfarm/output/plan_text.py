@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from pockfarm.output.table import bytes_text, figure, text_table, work_text
 from pockfarm.screen import Meaning, painted
-from pockfarm.table import bytes_text, figure, text_table, work_text
 
 Told = Mapping[str, Any]
 COLUMNS: Mapping[str, str] = MappingProxyType(

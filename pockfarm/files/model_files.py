@@ -73,14 +73,14 @@ def files_of(model: bytes | str | os.PathLike[str] | ModelFiles) -> Iterator[Mod
         try:
             data = path.read_bytes()
         except OSError as problem:
-            raise UsageError(f"{path}: {problem.strerror}; name an ONNX model (.onnx)") from None
+            raise UsageError(problem.strerror, where=path, hint="name an ONNX model (.onnx)") from None
         _check_kind(path, data)
         streams = {}
         for location in _locations(data):
             try:
                 streams[location] = stack.enter_context(open_data_file(path.absolute().parent, location))
             except CompileError as problem:
-                raise UsageError(f"{path}: {problem}") from None
+                raise UsageError.of_compiler(problem, has_code=False).at(str(path)) from None
         yield ModelFiles(data, path.name, streams)
 
 
@@ -89,8 +89,9 @@ def _check_kind(path: Path, data: bytes) -> None:
     kind = OTHER_KINDS.get(path.suffix.lower(), "a zip archive, as NumPy and PyTorch write" if data[:4] == ZIP else "")
     if kind:
         raise UsageError(
-            f"{path}: that is {kind}, not an ONNX model; export one with torch.onnx.export(module, "
-            f"(example,), '{path.stem}.onnx', dynamo=True)"
+            f"that is {kind}, not an ONNX model",
+            where=path,
+            hint=f"export one with torch.onnx.export(module, (example,), '{path.stem}.onnx', dynamo=True)",
         )
 
 

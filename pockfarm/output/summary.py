@@ -1,4 +1,7 @@
-"""A report as a person reads it: one table row per run, or a page of text for one run."""
+"""A report as a person reads it: one table row per run, or a page of text for one run.
+
+The curve in a sustained run's report, as rows for a terminal and for Markdown.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,39 @@ from collections.abc import Sequence
 from device_agents.figures.comparison import ENDS
 from device_agents.figures.digits import rounded, step_time, time_span
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
-from device_agents.wire import OF_REAL_BOARDS, REAL_CLASSES
+from device_agents.figures.sustained import curve_of, format_duration
+from device_agents.wire import OF_REAL_BOARDS, REAL_CLASSES, DeviceState, ProtocolError, Sustained, from_json
+from pockfarm.output.table import NONE, bytes_text, energy_text, facts_text, figure, loss_text, text_table, time_of
 from pockfarm.screen import Meaning, painted
-from pockfarm.sustained import curve_medians, curve_rows
-from pockfarm.table import NONE, bytes_text, energy_text, facts_text, figure, loss_text, text_table, time_of
 from pockfarm.values import CompileWarning, Json, optional_number, part, parts, text
+
+
+def curve_medians(report: Json) -> list[float]:
+    """The median of each window that has steps, in microseconds; empty of another mode."""
+    medians = [window.get("median_us") for window in parts(part(report, "sustained"), "windows")]
+    return [float(us) for us in medians if isinstance(us, (int, float))]
+
+
+def curve_rows(report: Json) -> list[tuple[str, str]]:
+    """The step at first and over the last third, whether it slows down, what the board said; empty of another mode."""
+    block = part(report, "sustained")
+    if not block:
+        return []
+    try:
+        measured = from_json(Sustained, block, "sustained")
+        curve = curve_of(measured, [from_json(DeviceState, state) for state in parts(report, "device_states")])
+    except ProtocolError as problem:
+        return [("curve", f"cannot be read: {problem}")]
+    steps, threads = figure(measured.steps, 0), measured.threads
+    many = f"{steps} steps in {format_duration(curve.lasted_s)}, batch {measured.batch}, {threads} threads"
+    first, sustained = (time_of(us) for us in (curve.first_us, curve.sustained_us))
+    return [
+        ("step", f"{first} at first, {sustained} sustained; {many}"),
+        ("curve", curve.message if measured.ended == "time" else f"{curve.message}; it was ended before"),
+        ("board", curve.board_message or "said nothing of throttling or of its clock"),
+        ("protocol", measured.protocol),
+    ]
+
 
 CURVE_LEVELS = "▁▂▃▄▅▆▇█"
 TABLE_HEADER = (

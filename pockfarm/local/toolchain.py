@@ -1,6 +1,8 @@
 """Building and running without a farm. The only module here that may import the compiler and the agent.
 
 Their errors are translated to `PockfarmError` at this door.
+
+Options and progress lines of a run on this machine.
 """
 
 from __future__ import annotations
@@ -20,13 +22,53 @@ from compiler.cache_folder import linker_cache as linker_cache
 from compiler.errors import CompileError
 from compiler.spec.schemes import EVERY_PRESET
 from device_agents.wire import REAL_CLASSES, Limits, RunSettings
-from pockfarm.errors import Failed, UsageError
-from pockfarm.exec_options import WARNING, hint_of, progress_line
-from pockfarm.exec_options import ExecOptions as ExecOptions
-from pockfarm.model_files import ModelFiles, files_of
+from pockfarm.errors import IN_PARENTHESES, Failed, UsageError
+from pockfarm.files.model_files import ModelFiles, files_of
+from pockfarm.files.written import write_whole
 from pockfarm.suggestions import suggestion
 from pockfarm.values import CompileWarning, warning_of
-from pockfarm.written import write_whole
+
+WARNING = "warning"
+"""A kind of event beside those of `device_agents.wire.Event`: something odd, that may be meant."""
+
+
+@dataclass(frozen=True)
+class ExecOptions:
+    """The options that `execute` hands to the binary. `validation_data`: the data that training is validated on;
+    `save`: checkpoint with optimizer state; `export`: parameters alone; `out`: logits of mode infer; `checkpoint`: the
+    file that `resume` continues from; `others`: bundles that take turns with the first, in mode compare.
+    """
+
+    settings: RunSettings
+    data: Path | None = None
+    validation_data: Path | None = None
+    weights: Path | None = None
+    save: Path | None = None
+    export: Path | None = None
+    out: Path | None = None
+    checkpoint: Path | None = None
+    resume: Path | None = None
+    others: tuple[Path, ...] = ()
+    runner: str | None = None
+    device_class: str | None = None
+
+
+def progress_line(kind: str, fields: Mapping[str, object]) -> str:
+    """An event as a line of text; empty for one that nobody reads."""
+    if kind == WARNING:
+        return f"warning: {fields.get('message')}"
+    if kind == "step":
+        return f"step {fields.get('step')}  loss {fields.get('loss')}"
+    if kind == "eval":
+        return f"evaluation {fields.get('message')}: loss {fields.get('loss')}, accuracy {fields.get('accuracy')}"
+    return str(fields.get("message") or "")
+
+
+def hint_of(code: str | None) -> str:
+    """The next step, of what the binary refuses without one."""
+    is_of_weights = (code or "").startswith("weights.")
+    return "start from what --export of a run of this very model wrote, or leave --weights out" if is_of_weights else ""
+
 
 if TYPE_CHECKING:
     from compiler.api import BuildSettings, Bundle, TuningEntry, TuningTable
@@ -74,7 +116,7 @@ class Built:
             with path.open("wb") as file:
                 self.bundle.write_to(file)
         except OSError as problem:
-            raise UsageError(f"{path}: {problem.strerror}") from None
+            raise UsageError(problem.strerror, where=path) from None
         except CompileError as problem:
             raise _translated(problem) from None
 
@@ -179,7 +221,7 @@ def export_training_graph(
     except CompileError as problem:
         raise _translated(problem) from None
     except OSError as problem:
-        raise UsageError(f"{out}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=out) from None
     return paths, tuple(warning_of(warning.to_json()) for warning in warnings)
 
 
@@ -204,7 +246,7 @@ def resolve_target(name: str) -> str:
     if name != "host":
         if name not in targets.names():
             names = ("host", *targets.names())
-            raise UsageError(f"no target {name!r}; there are: {', '.join(names)}{suggestion(name, names)}")
+            raise UsageError(f"no target {name!r}", hint=f"there are: {', '.join(names)}{suggestion(name, names)}")
         return name
     have = cpu_features()
     fitting = [
@@ -213,7 +255,7 @@ def resolve_target(name: str) -> str:
         if target.architecture == platform.machine() and set(target.required_features) <= have
     ]
     if not fitting:
-        raise UsageError(f"no target fits this {platform.machine()} machine; name one with --target")
+        raise UsageError(f"no target fits this {platform.machine()} machine", hint="name one with --target")
     return best_target(fitting, device_class()).name
 
 
@@ -280,7 +322,7 @@ def read_tuning(path: Path | None) -> TuningTable:
     try:
         return TuningTable.parse(read(path))
     except CompileError as problem:
-        raise UsageError(f"{path}: {problem}") from None
+        raise UsageError.of_compiler(problem, has_code=False).at(str(path)) from None
 
 
 def tune(bundle: Path, settings: RunSettings, *, table: Path, progress: Progress) -> Tuned:
@@ -337,7 +379,7 @@ def read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as problem:
-        raise UsageError(f"{path}: {problem.strerror}") from None
+        raise UsageError(problem.strerror, where=path) from None
 
 
 def execute(
@@ -373,13 +415,17 @@ def execute(
         run_options = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
         result = run_bundle(bundle, **run_options, limits=_limits(), notify=notify)
     except (AgentError, OSError) as problem:
-        raise UsageError(str(problem)) from None
+        raise UsageError(problem) from None
     outcome = result.report.outcome
     if outcome.state != "succeeded":
-        hint = f"\n  {advice}" if (advice := outcome.hint or hint_of(outcome.code)) else ""
         outcome_text = outcome.message.replace(START, str(options.weights))
-        message = f"{options.settings.mode} {outcome.state}: {outcome_text} [{outcome.cause}: {outcome.code}]{hint}"
-        raise Failed(message, state=outcome.state, cause=outcome.cause or "", code=outcome.code or "")
+        raise Failed(
+            f"{options.settings.mode} {outcome.state}: {outcome_text}",
+            state=outcome.state,
+            cause=outcome.cause or "",
+            hint=outcome.hint or hint_of(outcome.code),
+            code=outcome.code or "",
+        )
     report: Mapping[str, object] = to_json(result.report)
     return report
 
@@ -388,7 +434,7 @@ def _looked_at(bundle: Path, options: ExecOptions) -> tuple[CompileWarning, ...]
     """Returns warnings about a run before it begins. Raises: UsageError for a run that cannot succeed."""
     from device_agents.errors import BadBundle
     from device_agents.job.bundle import read_manifest
-    from pockfarm import preflight
+    from pockfarm.local import preflight
 
     for file in (bundle, *options.others):
         preflight.check_file(file, "a bundle", "`pockfarm build`")
@@ -397,7 +443,8 @@ def _looked_at(bundle: Path, options: ExecOptions) -> tuple[CompileWarning, ...]
     try:
         manifest = read_manifest(bundle)
     except BadBundle as problem:
-        raise UsageError(f"{problem}; `pockfarm build` makes one, MODEL.onnx to BUNDLE.pfb [{problem.code}]") from None
+        hint = "`pockfarm build` makes one, MODEL.onnx to BUNDLE.pfb"
+        raise UsageError(problem, hint=hint, code=problem.code) from None
     preflight.check_places(options.settings.mode, {name: getattr(options, name) for name in preflight.MADE_BY})
     preflight.check_class(options.device_class, (targets.load(name).device_class for name in targets.names()))
     odd = preflight.check_data(options.settings, manifest, options.data, options.validation_data)
@@ -415,5 +462,14 @@ def _translated(problem: CompileError, model: object = None) -> UsageError | Fai
     if problem.where in ("model", "bundle") and isinstance(model, Path):
         problem.where = str(model)
     if problem.cause in CAUSES_OF_THE_USER:
-        return UsageError(f"{problem} [{problem.code}]")
-    return Failed(f"{problem} [{problem.code}]", state="failed", cause=problem.cause, code=problem.code)
+        return UsageError.of_compiler(problem)
+    return Failed(
+        problem.message,
+        state="failed",
+        cause=problem.cause,
+        where=problem.where,
+        hint=problem.hint,
+        code=problem.code,
+        hint_form=IN_PARENTHESES,
+        names_cause=False,
+    )

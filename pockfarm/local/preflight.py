@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_agents.wire import RunSettings, data_fit, settings_fit
-from pockfarm.errors import UsageError
+from pockfarm.errors import BELOW, IN_PARENTHESES, UsageError
 from pockfarm.suggestions import suggestion
 from pockfarm.values import CompileWarning
 
@@ -35,7 +35,9 @@ def check_places(mode: str, places: Mapping[str, Path | None]) -> None:
         if path is None:
             continue
         if MADE_BY.get(name, mode) != mode:
-            raise UsageError(f"--{name} {path}: mode {mode} makes no such file, {MADE_BY[name]} does; leave it out")
+            raise UsageError(
+                f"mode {mode} makes no such file, {MADE_BY[name]} does", where=f"--{name} {path}", hint="leave it out"
+            )
         check_place(f"--{name}", path)
 
 
@@ -43,18 +45,20 @@ def check_place(option: str, path: Path) -> None:
     """Before the work of which it takes the result. Raises: UsageError for what cannot be written."""
     folder = path.parent
     if path.is_dir():
-        raise UsageError(f"{option} {path}: that is a folder; name a file in it")
+        raise UsageError("that is a folder", where=f"{option} {path}", hint="name a file in it")
     if not folder.is_dir():
-        raise UsageError(f"{option} {path}: there is no folder {folder}; make it first (mkdir -p {folder})")
+        raise UsageError(
+            f"there is no folder {folder}", where=f"{option} {path}", hint=f"make it first (mkdir -p {folder})"
+        )
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"{option} {path}: it may not be written by you; name another place")
+        raise UsageError("it may not be written by you", where=f"{option} {path}", hint="name another place")
 
 
 def check_file(path: Path, what: str, made_by: str) -> None:
     """Raises: UsageError for what is no file, with the command that makes one."""
     if not path.is_file():
         problem = f"that is a folder, not {what}" if path.is_dir() else "no such file"
-        raise UsageError(f"{path}: {problem}; {made_by} makes one")
+        raise UsageError(problem, where=path, hint=f"{made_by} makes one")
 
 
 def check_class(device_class: str | None, classes: Iterable[str]) -> None:
@@ -62,8 +66,9 @@ def check_class(device_class: str | None, classes: Iterable[str]) -> None:
     names = sorted(set(classes))
     if device_class is not None and device_class not in names:
         raise UsageError(
-            f"--class {device_class}: no device is of this class; there are: "
-            f"{', '.join(names)}{suggestion(device_class, names)}"
+            "no device is of this class",
+            where=f"--class {device_class}",
+            hint=f"there are: {', '.join(names)}{suggestion(device_class, names)}",
         )
 
 
@@ -72,7 +77,9 @@ def check_data(
 ) -> tuple[CompileWarning, ...]:
     """Returns warnings about the data. Raises: UsageError for data that do not fit the bundle, or that are missing."""
     if data is None and settings.needs_data:
-        raise UsageError(f"mode {settings.mode} needs data: name them with --data F.npz ({HINT})")
+        raise UsageError(
+            f"mode {settings.mode} needs data: name them with --data F.npz", hint=HINT, hint_form=IN_PARENTHESES
+        )
     reads_labels = settings.mode != "infer"
     warnings: list[CompileWarning] = []
     for path in (data, validation):
@@ -98,7 +105,7 @@ def _looked_at(path: Path, manifest: Mapping[str, Any], *, reads_labels: bool) -
     try:
         data_fit.check_fit(arrays, inputs, labels, reads_labels=reads_labels)
     except data_fit.Misfit as misfit:
-        raise UsageError(f"{path}: {misfit.message} [{misfit.code}]\n  {misfit.hint}") from None
+        raise UsageError(misfit.message, where=path, hint=misfit.hint, code=misfit.code, hint_form=BELOW) from None
     batch = int(manifest.get("batch", 0))
     for remark in data_fit.remarks(arrays, inputs, labels, batch=batch if reads_labels else 0):
         yield CompileWarning(remark.code, str(path), remark.message, remark.hint)
@@ -114,33 +121,45 @@ def arrays_in(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
     try:
         opened = np.load(path, allow_pickle=False)
         if isinstance(opened, np.ndarray):
-            raise UsageError(f"{path}: one array (.npy), and not several by name\n  {HINT}")
+            raise UsageError("one array (.npy), and not several by name", where=path, hint=HINT, hint_form=BELOW)
         with opened as file:
             if not file.files:
-                raise UsageError(f"{path}: an npz without arrays\n  {HINT}")
+                raise UsageError("an npz without arrays", where=path, hint=HINT, hint_form=BELOW)
             for name in file.files:
                 yield name, file[name]
     except OSError as problem:
         if problem.strerror:
-            raise UsageError(f"{path}: {problem.strerror}\n  {HINT}") from None
-        raise UsageError(f"{path}: not a readable npz ({problem})\n  {HINT}") from None
+            raise UsageError(problem.strerror, where=path, hint=HINT, hint_form=BELOW) from None
+        raise UsageError(f"not a readable npz ({problem})", where=path, hint=HINT, hint_form=BELOW) from None
     except (ValueError, EOFError):
-        raise UsageError(f"{path}: no npz of arrays of numbers, as numpy.savez writes it\n  {HINT}") from None
+        raise UsageError(
+            "no npz of arrays of numbers, as numpy.savez writes it", where=path, hint=HINT, hint_form=BELOW
+        ) from None
     except zipfile.BadZipFile as problem:
-        raise UsageError(f"{path}: not a readable npz ({problem}); is the file cut off?\n  {HINT}") from None
+        raise UsageError(
+            f"not a readable npz ({problem}); is the file cut off?", where=path, hint=HINT, hint_form=BELOW
+        ) from None
     except NotImplementedError as problem:  # what zipfile says of a compression that it has not
-        raise UsageError(f"{path}: its parts are packed as no npz is ({problem})\n  {HINT}") from None
+        raise UsageError(
+            f"its parts are packed as no npz is ({problem})", where=path, hint=HINT, hint_form=BELOW
+        ) from None
 
 
 def _describe(path: Path, name: str, array: NDArray[Any]) -> data_fit.ArraySummary:
     if array.ndim < 1 or not array.size:
         raise UsageError(
-            f"{path}: array {name!r} has shape {list(array.shape)}; samples are its first axis, and there "
-            "must be some\n  give it some: what it holds was perhaps filtered away"
+            (f"array {name!r} has shape {list(array.shape)}; samples are its first axis, and there must be some"),
+            where=path,
+            hint="give it some: what it holds was perhaps filtered away",
+            hint_form=BELOW,
         )
     if not array.flags.c_contiguous and array.flags.f_contiguous:
         raise UsageError(
-            f"{path}: array {name!r} is column-major [data.layout]\n  save numpy.ascontiguousarray({name})"
+            f"array {name!r} is column-major",
+            where=path,
+            hint=f"save numpy.ascontiguousarray({name})",
+            code="data.layout",
+            hint_form=BELOW,
         )
     if array.dtype.kind == "f":
         _check_numbers(path, name, array)
@@ -166,6 +185,9 @@ def _check_numbers(path: Path, name: str, array: NDArray[Any]) -> None:
         others = int(odd.sum()) - 1
         more = f", and {others:,} more are no finite numbers" if others else ""
         raise UsageError(
-            f"{path}: array {name!r}, element {place} is {array[tuple(place)]}{more} [data.not-finite]\n"
-            "  clean NaN and Inf first"
+            f"array {name!r}, element {place} is {array[tuple(place)]}{more}",
+            where=path,
+            hint="clean NaN and Inf first",
+            code="data.not-finite",
+            hint_form=BELOW,
         )

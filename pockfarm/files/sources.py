@@ -17,7 +17,9 @@ def standard_input(what: str) -> bytes:
     """All that comes there. Raises: UsageError (nothing does, or it was read for something else before)."""
     data = sys.stdin.buffer.read()
     if not data:
-        raise UsageError(f"{what} -: nothing came on the standard input; it can be given to one option only")
+        raise UsageError(
+            "nothing came on the standard input", where=f"{what} -", hint="it can be given to one option only"
+        )
     return data
 
 
@@ -39,10 +41,10 @@ def opened(source: bytes | Path) -> BinaryIO:
 def unread(path: Path, problem: OSError) -> UsageError:
     """The error of a file that cannot be read."""
     if isinstance(problem, IsADirectoryError):
-        return UsageError(f"{path}: {problem.strerror}; name a file in it")
+        return UsageError(problem.strerror, where=path, hint="name a file in it")
     if isinstance(problem, FileNotFoundError):
-        return UsageError(f"{path}: {problem.strerror}; relative names are looked for in {Path.cwd()}")
-    return UsageError(f"{path}: {problem.strerror}; may you read it?")
+        return UsageError(problem.strerror, where=path, hint=f"relative names are looked for in {Path.cwd()}")
+    return UsageError(problem.strerror, where=path, hint="may you read it?")
 
 
 def bytes_of(source: bytes | Path) -> bytes:
@@ -62,4 +64,4 @@ def text_of(source: str | Path) -> str:
     try:
         return bytes_of(source).decode()
     except UnicodeDecodeError:
-        raise UsageError(f"{source}: not UTF-8 text") from None
+        raise UsageError("not UTF-8 text", where=source) from None

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from pockfarm.error_output import tell
 from pockfarm.errors import UsageError
+from pockfarm.output.error_messages import tell
 from pockfarm.screen import Meaning, output, painted
-from pockfarm.suggestions import suggestion
+from pockfarm.suggestions import did_you_mean
 
 MISSING = "the following arguments are required"
 """How argparse begins to say so."""
@@ -40,11 +40,28 @@ class Paragraphs(argparse.HelpFormatter):
         return "".join(lines)
 
 
+class WrongArgument(argparse.ArgumentError):
+    """An argument that its parser refuses, with a hint at what was meant."""
+
+    def __init__(self, argument: argparse.Action | None, message: str, hint: str = "") -> None:
+        super().__init__(argument, message)
+        self.hint = hint
+
+
+class WrongWords(UsageError):
+    """Words of a command line that do not fit; the text calls `where` an argument."""
+
+    @property
+    def place(self) -> str:
+        """Returns the beginning of the text, as argparse words it."""
+        return f"argument {super().place}" if self.where else ""
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, what was meant, and where help is. The parsers of its commands are such too."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": Paragraphs, **options})
+        super().__init__(**{"formatter_class": Paragraphs, "exit_on_error": False, **options})
 
     def add_subparsers(self, **options: Any) -> Any:
         """Their heading is what they are called."""
@@ -53,8 +70,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         needed = self._commands() if message.startswith(MISSING) else ()
-        sentence = f"{message} ({', '.join(needed)})" if needed else message
-        tell(UsageError(f"{sentence}{'' if sentence.endswith('?') else ';'} see {self.prog} --help"))
+        self.refuse(f"{message} ({', '.join(needed)})" if needed else message)
+
+    def refuse(self, message: str, hint: str = "", where: str = "") -> NoReturn:
+        """Ends the program with what is wrong, what was meant, and where help is."""
+        sign = "" if hint.endswith("?") or not hint else ";"
+        tell(WrongWords(message, where=where, hint=f"{hint}{sign} see {self.prog} --help".lstrip()))
         self.exit(UsageError.exit_code)
 
     def format_help(self) -> str:
@@ -72,18 +93,24 @@ class Parser(argparse.ArgumentParser):
         wrong = unknown_option(words, self._option_string_actions, self._commands())
         if wrong:
             option_actions = self._option_string_actions
-            hint = self._later(wrong) or instead(wrong, option_actions) or suggestion(wrong, option_actions)
-            self.error(f"no option '{wrong}'{hint}")
-        options, more = super().parse_known_args(words, namespace)
+            if later := self._later(wrong):
+                self.refuse(f"no option '{wrong}' here", later)
+            self.refuse(f"no option '{wrong}'", instead(wrong, option_actions) or did_you_mean(wrong, option_actions))
+        try:
+            options, more = super().parse_known_args(words, namespace)
+        except argparse.ArgumentError as problem:
+            if problem.argument_name is None:
+                self.error(problem.message)
+            self.refuse(problem.message, getattr(problem, "hint", ""), problem.argument_name)
         if more:
-            self.error(f"'{more[0]}' is one too many here{instead(more[0], self._option_string_actions)}")
+            self.refuse(f"'{more[0]}' is one too many here", instead(more[0], self._option_string_actions))
         return options, more
 
     def _later(self, wrong: str) -> str:
         """Where it is one of commands, and stands before them."""
         name = wrong.partition("=")[0]
         some = [path for path, command in walk(self) if runs(command) and name in command._option_string_actions]
-        return f" here; it stands after the command: {self.prog} {' '.join(some[0])} {name}" if some else ""
+        return f"it stands after the command: {self.prog} {' '.join(some[0])} {name}" if some else ""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:
@@ -101,20 +128,20 @@ class Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
-        near = suggestion(str(value), choices)
+        near = did_you_mean(str(value), choices)
         if isinstance(action, argparse._SubParsersAction):
             kind = str(action.metavar or "command").lower()
-            listed = "" if near or len(choices) > NAMED else f"; there are: {', '.join(choices)}"
-            self.error(f"no {kind} '{value}'{near or listed}")
-        raise argparse.ArgumentError(
-            action, f"invalid choice: '{value}' (choose from {', '.join(choices)}){near or self._order(action)}"
+            listed = "" if near or len(choices) > NAMED else f"there are: {', '.join(choices)}"
+            self.refuse(f"no {kind} '{value}'", near or listed)
+        raise WrongArgument(
+            action, f"invalid choice: '{value}' (choose from {', '.join(choices)})", near or self._order(action)
         )
 
     def _order(self, action: argparse.Action) -> str:
         """In which order arguments stand, for one that has its meaning by its place."""
         by_place = [argument for argument in self._actions if not argument.option_strings]
         names = " ".join(str(argument.metavar or argument.dest.upper()) for argument in by_place)
-        return f"; the order is {self.prog} {names}" if action in by_place and len(by_place) > 1 else ""
+        return f"the order is {self.prog} {names}" if action in by_place and len(by_place) > 1 else ""
 
 
 SAME: Mapping[str, Sequence[str]] = {
@@ -145,15 +172,15 @@ OF_SPEC: Mapping[str, str] = {
 
 
 def instead(wrong: str, options: Mapping[str, object]) -> str:
-    """Returns what another program's word is called here, as the end of a message; empty if nobody knows."""
+    """Returns what another program's word is called here, as a hint; empty if nobody knows."""
     name = wrong.partition("=")[0]
     here = next((name_here for name_here in SAME.get(name, ()) if name_here in options), "")
     if here:
-        return f"; here it is called {here}"
+        return f"here it is called {here}"
     if name in OF_SPEC and "--spec" in options:
-        return f"; the spec says it: --spec '{OF_SPEC[name]}'"
+        return f"the spec says it: --spec '{OF_SPEC[name]}'"
     if name in OF_SPEC:
-        return "; the bundle has it from its spec: build it with another"
+        return "the bundle has it from its spec: build it with another"
     return ""
 
 

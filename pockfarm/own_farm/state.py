@@ -66,7 +66,9 @@ class StateFolder:
                 folder.mkdir(parents=True, exist_ok=True)
             self.path.chmod(0o700)
         except OSError as problem:
-            raise UsageError(f"state folder {self.path}: {problem.strerror}; choose another with --state") from None
+            raise UsageError(
+                f"state folder {self.path}: {problem.strerror}", hint="choose another with --state"
+            ) from None
 
     @property
     def logs(self) -> Path:

@@ -1,0 +1,1 @@
+"""Files that callers give, and files that are written."""

@@ -1,0 +1,1 @@
+"""Building and running on this machine, without a farm."""

@@ -1,0 +1,1 @@
+"""Texts for a terminal and for Markdown: tables, summaries, citations, error messages."""
