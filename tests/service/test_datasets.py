@@ -19,7 +19,8 @@ import pytest
 from device_agents.wire import data_fit
 from service.artefacts.datasets.archive import BadData
 from service.artefacts.datasets.arrays import LABELS, ArrayInfo, samples_of
-from service.artefacts.datasets.inspection import InspectionLimits, inspect_confined, inspect_npz
+from service.artefacts.datasets.inspection import InspectionLimits, inspect_confined
+from service.artefacts.datasets.npz import inspect_npz
 from service.artefacts.datasets.service import check_fit
 from service.base.problems import Invalid
 from service.store.database.models import Bundle, Dataset
