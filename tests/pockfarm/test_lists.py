@@ -254,6 +254,7 @@ def test_every_command_takes_json_but_those_that_print_text_for_a_shell_or_json_
         ("runs --mode sustained", "no runs of mode sustained\n"),
     ],
 )
+@pytest.mark.usefixtures("names")
 def test_a_list_without_rows_says_what_may_have_been_meant(
     live: LiveFarm, words: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
