@@ -35,7 +35,7 @@ from device_agents.farm.state import Choices, StateFolder
 from device_agents.farm.unfinished import Unfinished
 from device_agents.job import own_limits
 from device_agents.job.matrix import described, matrix, say, table
-from device_agents.job.own_data import Shelf, parse_allowed
+from device_agents.job.own_data import LocalDatasets, parse_allowed
 from device_agents.job.scratch import empty
 from device_agents.joining import join_farm, read_token
 from device_agents.options import DATA_VARIABLE, LONG_POLL_S, confinement, parser, wishes
@@ -332,7 +332,7 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     empty(state.scratch)
     limits, sandbox = own_limits.parse(options.limit), confinement(options, state.path)
     allowed = parse_allowed([*shlex.split(os.environ.get(DATA_VARIABLE, "")), *options.data])
-    shelf = Shelf(allowed, state.path / "own-data")
+    datasets = LocalDatasets(allowed, state.path / "own-data")
     rows = matrix(sandbox)
     device = _device(options, sandbox.level, described(rows))
     log.info("%s, isolation level %d", device.description.device_class, sandbox.level)
@@ -346,7 +346,9 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     beating = threading.Thread(target=beat, args=(state.path / ALIVE, stop), name="beat", daemon=True)
     beating.start()
     interval_s = options.heartbeat_interval
-    station = Station(client, device, sandbox, Spool(state.spool), stop, interval_s, options.exclusive, limits, shelf)
+    station = Station(
+        client, device, sandbox, Spool(state.spool), stop, interval_s, options.exclusive, limits, datasets
+    )
     updater = Updater(client, state.path, wishes(options), is_trial=options.trial)
     client.program = updater.program
     client.condition = ConditionReader(device.kind, device.board, state.path, state.scratch.name)
@@ -354,7 +356,7 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     signal.signal(signal.SIGTERM, agent.on_signal)
     signal.signal(signal.SIGINT, agent.on_signal)
     try:
-        client.describe_own_data(shelf.look())
+        client.describe_own_data(datasets.look())
         if not options.trial:
             updater.judge()
         join_farm(client, token, stop, has_chosen_name=has_chosen_name)

@@ -31,9 +31,9 @@ from device_agents.job.disk import room_left, with_cause
 from device_agents.job.execution import Execution
 from device_agents.job.findings import Findings
 from device_agents.job.job import Job
-from device_agents.job.own_data import Shelf
+from device_agents.job.own_data import LocalDatasets
 from device_agents.job.own_limits import lower
-from device_agents.job.redaction import hush, redact
+from device_agents.job.redaction import redact, redact_error
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.scratch import empty
 from device_agents.job.users import try_lock
@@ -79,7 +79,7 @@ class Station:
     """A file locked while the binary runs: the agents of one machine take turns and do not disturb each other."""
     own_limits: Mapping[str, float] = field(default_factory=dict)
     """By name, what this board's owner allows a job at most."""
-    shelf: Shelf = field(default_factory=lambda: Shelf((), Path()))
+    datasets: LocalDatasets = field(default_factory=lambda: LocalDatasets((), Path()))
     """The data sets of the board's own that runs may use."""
 
 
@@ -103,7 +103,7 @@ class Attempt:
         )
         self._events = EventSender(station.client, assignment.lease_token)
         own_data = assignment.own_data
-        self._stays = own_data is not None and station.shelf.weights_stay(own_data.name)
+        self._stays = own_data is not None and station.datasets.weights_stay(own_data.name)
         self._unfinished = Unfinished(station.client.state.unfinished)
         away = to_farm(station.client, assignment.lease_token)
         self._checkpoints = CheckpointSender(self._keep_checkpoint if self._stays else away)
@@ -198,7 +198,7 @@ class Attempt:
             if isinstance(error, Stopped) and not error.is_said:
                 raise
             log.warning("run %s: %s: %s", self._assignment.run_id, error.code, error)
-            hush(error)
+            redact_error(error)
             raise
 
     def _download(self) -> dict[str, Path]:
@@ -256,12 +256,12 @@ class Attempt:
         own_data, limits = self._assignment.own_data, self._limits
         bundle, *others = bundles
         fetched = (files.get("dataset"), files.get("validation_dataset"))
-        archives = (self._station.shelf.archive(own_data) if own_data else fetched[0], fetched[1])
+        archives = (self._station.datasets.archive(own_data) if own_data else fetched[0], fetched[1])
         data, validation = split_data_sets(
             archives, self._folder, bundle.inputs, max_bytes=limits.disk_bytes, labels=bundle.labels
         )
         if own_data:
-            self._station.shelf.archive(own_data)  # it was the same all the while that it was read
+            self._station.datasets.archive(own_data)  # it was the same all the while that it was read
         for archive in filter(None, fetched):
             archive.unlink()
         settings, key = self._assignment.settings.fitted(), self._assignment.checkpoint_key()
@@ -379,7 +379,7 @@ class Attempt:
         report = replace(report, own_limits=self._own_limits or None)
         own_data, exported = assignment.own_data, self._findings.exported
         if own_data is not None:
-            stay = self._station.shelf.weights_stay(own_data.name)
+            stay = self._station.datasets.weights_stay(own_data.name)
             report = redact(replace(report, own_data=replace(own_data, weights_stay=stay)))
             exported = None if stay else exported
         if exported is None:

@@ -35,7 +35,7 @@ from service.store.storage import DigestMismatch, FileTooLarge, MissingFile, Sto
 from workers.child_lines import MOST_BYTES, ChildLines, SaysTooMuch
 from workers.child_watch import ChildWatch
 from workers.compile_child import BUNDLE, DISK_FULL, EXTERNAL, SAID_CHARACTERS, SOURCE, Order
-from workers.patience import with_patience
+from workers.retries import retry_transient_errors
 
 LOG = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
@@ -244,7 +244,7 @@ class Compile:
 
     def _record(self, act: Callable[[Session], None]) -> None:
         """Write how it ended, again and again while the database is away: the work is done. Raises: LostClaim."""
-        with_patience(lambda: self._in_transaction(act), f"job {self.claim.job_id}")
+        retry_transient_errors(lambda: self._in_transaction(act), f"job {self.claim.job_id}")
 
     def _in_transaction(self, act: Callable[[Session], None]) -> None:
         with self.database.transaction() as session:
@@ -273,7 +273,7 @@ class Compile:
             self._keep(NO_ROOM, 1.0)
             time.sleep(min(pause_s, self.settings.compile_lease_s / 4))
 
-        return with_patience(
+        return retry_transient_errors(
             put,
             f"job {self.claim.job_id}: its bundle",
             passes=_may_pass,

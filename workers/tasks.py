@@ -18,7 +18,7 @@ from service.store.queue import CeleryQueue
 from service.store.storage import Storage, open_storage
 from workers.compiling import Compile
 from workers.ownership import own_folder, root_of
-from workers.patience import with_patience
+from workers.retries import retry_transient_errors
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def compile_job(job_id: str) -> None:
     """
     kit = tools()
     with own_folder(root_of(kit.settings.state)) as folder:
-        claim = with_patience(lambda: _claim(kit, folder.name), f"the doorbell of job {job_id}")
+        claim = retry_transient_errors(lambda: _claim(kit, folder.name), f"the doorbell of job {job_id}")
         if claim is None:
             LOG.info("job %s has rung, and no job waits: nothing to do", job_id)
             return

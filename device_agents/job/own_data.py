@@ -59,7 +59,7 @@ def parse_allowed(options: Sequence[str]) -> tuple[Allowed, ...]:
     return tuple(allowed.values())
 
 
-class Shelf:
+class LocalDatasets:
     """The allowed data sets, and what is known of them. Safe to use from several threads."""
 
     def __init__(self, allowed: Sequence[Allowed], folder: Path) -> None:

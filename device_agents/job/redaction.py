@@ -64,7 +64,7 @@ CODES = frozenset(f"{family}.{kind}" for family, kinds in _KINDS.items() for kin
 PHASES = ("forward", "backward", "update")
 
 
-def hush(error: AttemptError) -> None:
+def redact_error(error: AttemptError) -> None:
     """Leave the kind of error, and no words."""
     if error.is_said and error.code not in (*CODES, "step.output"):
         error.code = "step.error"

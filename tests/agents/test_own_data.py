@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import select
 
 from device_agents.errors import AttemptError, BadData, EnrolmentError
-from device_agents.job.own_data import Allowed, Shelf, class_files, make_npz, npy_header, parse_allowed
+from device_agents.job.own_data import Allowed, LocalDatasets, class_files, make_npz, npy_header, parse_allowed
 from device_agents.job.redaction import CODES
 from device_agents.wire import OwnData
 from service.store.database.models import Attempt
@@ -44,8 +44,8 @@ def images(folder: Path, classes: tuple[str, ...] = ("cat", "dog"), each: int = 
     return folder
 
 
-def shelf(tmp_path: Path, path: Path, *, weights_stay: bool = False) -> Shelf:
-    return Shelf([Allowed("digits", path, weights_stay)], tmp_path / "own-data")
+def shelf(tmp_path: Path, path: Path, *, weights_stay: bool = False) -> LocalDatasets:
+    return LocalDatasets([Allowed("digits", path, weights_stay)], tmp_path / "own-data")
 
 
 def test_an_npz_is_described_by_digest_shapes_and_counts(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_links_pipes_and_other_files_are_no_samples(tmp_path: Path) -> None:
         make(folder)
         with pytest.raises(BadData):
             class_files(folder)
-        assert Shelf([Allowed("d", folder)], tmp_path / f"own{number}").look() == ()
+        assert LocalDatasets([Allowed("d", folder)], tmp_path / f"own{number}").look() == ()
     linked = tmp_path / "linked.npz"
     linked.symlink_to(write_npz(tmp_path / "d.npz", x=np.zeros((2, 3), np.float32)))
     assert shelf(tmp_path, linked).look() == ()

@@ -15,7 +15,7 @@ from service.store.database.engine import Database
 from tests.service.farms import open_test_farm
 from tests.workers.test_compiling import FAKE, run_compile, show
 from workers.compiling import Compile
-from workers.patience import with_patience
+from workers.retries import retry_transient_errors
 
 
 def away() -> OperationalError:
@@ -31,14 +31,14 @@ def test_what_fails_for_now_is_tried_again_and_what_is_refused_is_not() -> None:
             raise failures.pop()
         return "done"
 
-    assert with_patience(act, "it", sleep=waits.append) == "done"
+    assert retry_transient_errors(act, "it", sleep=waits.append) == "done"
     assert waits == [0.5, 1.0]
 
     def refused() -> str:
         raise IntegrityError("INSERT", {}, sqlite3.IntegrityError("not unique"))
 
     with pytest.raises(IntegrityError):
-        with_patience(refused, "it", sleep=waits.append)
+        retry_transient_errors(refused, "it", sleep=waits.append)
 
 
 def test_patience_ends() -> None:
@@ -47,7 +47,7 @@ def test_patience_ends() -> None:
         raise away()
 
     with pytest.raises(OperationalError):
-        with_patience(act, "it", patience_s=0.0)
+        retry_transient_errors(act, "it", patience_s=0.0)
 
 
 def test_a_compile_outlives_a_database_that_restarts(

@@ -13,7 +13,8 @@ from service.store.storage import StorageDown, StoredFile
 from tests.service.farms import TestFarm
 from tests.waiting import HANG_S, until
 from tests.workers.test_compiling import farm, run_compile, show
-from workers import compiling, patience
+from workers import compiling
+from workers import retries as patience
 
 __all__ = ["farm"]
 

@@ -29,7 +29,7 @@ from tvm import tirx
 
 from compiler.codegen.grid import tensor_cores
 from compiler.codegen.grid.contraction.ending import Ending, at_point, epilogue, last_output
-from compiler.codegen.grid.contraction.loader import Filler, Loader, Ones, Shelf, all_of
+from compiler.codegen.grid.contraction.loader import Filler, Loader, Ones, SharedTile, all_of
 from compiler.codegen.grid.contraction.operand import Operand, left, right
 from compiler.codegen.grid.contraction.plan import Plan, plan, workspace_bytes
 from compiler.codegen.grid.contraction.product import Factors, Product, product_of, sums_of
@@ -63,7 +63,7 @@ class TensorTile(Sums):
         self._column = block.let(self._first_column + group, "column")
         super().__init__(block, self._down * self._across * _SUMS, in_blocks=in_blocks)
 
-    def multiply(self, block: Block, a: Shelf, b: Shelf) -> None:
+    def multiply(self, block: Block, a: SharedTile, b: SharedTile) -> None:
         """As `SumsOfTile` says."""
         block.loop(
             self._tile.k // self._tile.per_word // MMA_K,
@@ -81,7 +81,7 @@ class TensorTile(Sums):
                 place = row * tir.index(width) + column + (MMA_N * j + number % 2)
                 block.store(shared, place, tir.load(self.totals, first + number))
 
-    def _step(self, block: Block, number: Value, a: Shelf, b: Shelf) -> None:
+    def _step(self, block: Block, number: Value, a: SharedTile, b: SharedTile) -> None:
         """The products of 8 words of steps."""
         near = block.let(number * tir.index(MMA_K) + self._place, "near")
         words = (near, block.let(near + _PLACES, "far"))
@@ -92,8 +92,8 @@ class TensorTile(Sums):
             left_words = (*left[0][2 * i : 2 * i + 2], *left[1][2 * i : 2 * i + 2])
             tensor_cores.multiply(block, self._factors, self.now, first, left_words, right[j])
 
-    def _read(self, block: Block, shelf: Shelf, word: Value, place: Value) -> Value:
-        return block.let(tir.load(shelf.shared, shelf.word(word, place)), "x")
+    def _read(self, block: Block, shared_tile: SharedTile, word: Value, place: Value) -> Value:
+        return block.let(tir.load(shared_tile.shared, shared_tile.word(word, place)), "x")
 
     def _products(self) -> Iterator[tuple[int, int, int]]:
         """(its first sum, its number down and across) of each of a warp's products."""
@@ -111,7 +111,7 @@ class RegisterTile(Sums):
         self._row, self._column = tir.divide(block, here.item, self._apart)
         super().__init__(block, tile.own_m * tile.own_n, in_blocks=in_blocks)
 
-    def multiply(self, block: Block, a: Shelf, b: Shelf) -> None:
+    def multiply(self, block: Block, a: SharedTile, b: SharedTile) -> None:
         """As `SumsOfTile` says."""
         block.loop(self._tile.k, lambda inner, step: self._step(inner, step, a, b), name="step")
 
@@ -121,7 +121,7 @@ class RegisterTile(Sums):
             place = (self._row * self._tile.own_m + i) * self._tile.n + self._column + j * self._apart
             block.store(shared, place, tir.load(self.totals, i * self._tile.own_n + j))
 
-    def _step(self, block: Block, step: Value, a: Shelf, b: Shelf) -> None:
+    def _step(self, block: Block, step: Value, a: SharedTile, b: SharedTile) -> None:
         tile = self._tile
         rows = [a.at(step, self._row * tile.own_m + i) for i in range(tile.own_m)]
         columns = [b.at(step, self._column + j * self._apart) for j in range(tile.own_n)]
@@ -144,23 +144,23 @@ class Group:
         bits = BITS.get(product.factors)
         self._stored = here.block.in_halves(self._shared, bits) if bits else self._shared
         a, b = left(product), right(product)
-        self._a = self._shelf(0, self._tile.m, a)
-        self._b = self._shelf(self._a.end, self._tile.n, b)
+        self._a = self._shared_tile(0, self._tile.m, a)
+        self._b = self._shared_tile(self._a.end, self._tile.n, b)
         self._fillers = (self._filler(0, a, self._a, product.m), self._filler(1, b, self._b, product.n))
 
-    def _shelf(self, start: int, width: int, operand: Operand | None) -> Shelf:
+    def _shared_tile(self, start: int, width: int, operand: Operand | None) -> SharedTile:
         tile, along = self._tile, operand is not None and operand.is_along_steps
         if isinstance(tile, WarpTile):
             is_turned = along or tile.per_word > 1
             pad = tile.steps_pad if is_turned else tile.pad
-            return Shelf(self._shared, self._stored, start, tile.k, width, pad, is_turned, self._product.factors)
-        return Shelf(self._shared, self._stored, start, tile.k, width, tile.pad if along else 0)
+            return SharedTile(self._shared, self._stored, start, tile.k, width, pad, is_turned, self._product.factors)
+        return SharedTile(self._shared, self._stored, start, tile.k, width, tile.pad if along else 0)
 
-    def _filler(self, number: int, operand: Operand | None, shelf: Shelf, extent: int) -> Filler:
+    def _filler(self, number: int, operand: Operand | None, shared_tile: SharedTile, extent: int) -> Filler:
         if operand is None:
-            return Ones(self._here, shelf)
+            return Ones(self._here, shared_tile)
         last = self._product.k if self._plan.parts * self._plan.part_steps > self._product.k else None
-        return Loader(self._here, self._here.operands.inputs[number], operand, shelf, extent=extent, last=last)
+        return Loader(self._here, self._here.operands.inputs[number], operand, shared_tile, extent=extent, last=last)
 
     def write(self, ending: Ending) -> None:
         """The whole launch: `ending` gets the sums, or the workspace does if they are of parts."""
@@ -202,10 +202,12 @@ class Group:
         block.loop(plan.blocks, one_block, name="block")
 
     def _multiply(self, block: Block, start: Value, sums: SumsOfTile) -> None:
-        shelves = zip((self._a, self._b), self._fillers, strict=True)
-        fetched = [(shelf, element) for shelf, filler in shelves for element in filler.fetch(block, start)]
-        for shelf, (place, value) in fetched:
-            shelf.store(block, place, value)
+        shared_tiles = zip((self._a, self._b), self._fillers, strict=True)
+        fetched = [
+            (shared_tile, element) for shared_tile, filler in shared_tiles for element in filler.fetch(block, start)
+        ]
+        for shared_tile, (place, value) in fetched:
+            shared_tile.store(block, place, value)
         self._here.barrier(block)
         sums.multiply(block, self._a, self._b)
         self._here.barrier(block)

@@ -29,11 +29,11 @@ Fetched = list[tuple[Value, Value]]
 
 
 @dataclass(frozen=True)
-class Shelf:
+class SharedTile:
     """An operand's part of shared memory, from word `start`: for each of `steps`, `width` elements and a pad.
 
     `is_turned`: for each of `width`, `steps` elements and a pad. `factors`: what its elements are rounded to. `stored`:
-    the same memory as an array of elements; if several are in a word, the shelf is turned.
+    the same memory as an array of elements; if several are in a word, the shared_tile is turned.
     """
 
     shared: Buffer
@@ -102,18 +102,18 @@ class Filler(Protocol):
 class Ones:
     """In the place of an operand that is all ones."""
 
-    def __init__(self, here: Here, shelf: Shelf) -> None:
-        self._here, self._shelf = here, shelf
+    def __init__(self, here: Here, shared_tile: SharedTile) -> None:
+        self._here, self._shared_tile = here, shared_tile
 
     def begin(self, block: Block, product: Value, first: Value) -> None:
         """They are the same for all tiles."""
-        near, far = _shares(self._here, block, self._shelf.width)
+        near, far = _shares(self._here, block, self._shared_tile.width)
 
         def emit_slot(inner: Block, slot: Value) -> None:
-            step = far + slot * tir.index(self._here.items // self._shelf.width)
-            self._shelf.store(inner, self._shelf.at(step, near), tir.literal(1.0, "float32"))
+            step = far + slot * tir.index(self._here.items // self._shared_tile.width)
+            self._shared_tile.store(inner, self._shared_tile.at(step, near), tir.literal(1.0, "float32"))
 
-        block.loop(self._shelf.elements // self._here.items, emit_slot, name="slot")
+        block.loop(self._shared_tile.elements // self._here.items, emit_slot, name="slot")
 
     def fetch(self, block: Block, start: Value) -> Fetched:
         """They are there."""
@@ -128,11 +128,11 @@ class Loader:
     """
 
     def __init__(
-        self, here: Here, buffer: Buffer, operand: Operand, shelf: Shelf, *, extent: int, last: int | None
+        self, here: Here, buffer: Buffer, operand: Operand, shared_tile: SharedTile, *, extent: int, last: int | None
     ) -> None:
-        self._here, self._buffer, self._operand, self._shelf = here, buffer, operand, shelf
+        self._here, self._buffer, self._operand, self._shared_tile = here, buffer, operand, shared_tile
         self._extent, self._last = extent, last
-        self._slots = shelf.elements // here.items
+        self._slots = shared_tile.elements // here.items
         self._near: Value = None
         self._far: Value = None
         self._first: Value = None
@@ -143,7 +143,9 @@ class Loader:
         """As `Filler` says."""
         operand, along = self._operand, self._operand.is_along_steps
         self._first = first
-        self._near, self._far = _shares(self._here, block, self._shelf.steps if along else self._shelf.width)
+        self._near, self._far = _shares(
+            self._here, block, self._shared_tile.steps if along else self._shared_tile.width
+        )
         batch = place_of(block, product, operand.batch.extents)
         offsets = tuple(tir.index(offset) for offset in operand.offsets)
         self._base = _sums(block, offsets, _terms(operand.batch, batch))
@@ -162,31 +164,33 @@ class Loader:
             across = inner.let(self._across(slot), "across")
             if along:
                 terms = self._places[slot] if isinstance(slot, int) else self._place(inner, across)
-                return self._shelf.at(self._near, across), self._read(inner, terms, fixed, start + self._near)
+                return self._shared_tile.at(self._near, across), self._read(inner, terms, fixed, start + self._near)
             step = self._step(inner, start, whole, across)
-            return self._shelf.at(across, self._near), self._read(inner, fixed, step, start + across)
+            return self._shared_tile.at(across, self._near), self._read(inner, fixed, step, start + across)
 
         if self._slots <= _MOST_UNROLLED:
             return [read_slot(block, slot) for slot in range(self._slots)]
-        block.loop(self._slots, lambda inner, slot: self._shelf.store(inner, *read_slot(inner, slot)), name="slot")
+        block.loop(
+            self._slots, lambda inner, slot: self._shared_tile.store(inner, *read_slot(inner, slot)), name="slot"
+        )
         return []
 
     @property
     def _is_even(self) -> bool:
         """Whether a tile's steps differ along the last axis only."""
         extents = self._operand.steps.extents
-        return len(extents) > 1 and extents[-1] % self._shelf.steps == 0
+        return len(extents) > 1 and extents[-1] % self._shared_tile.steps == 0
 
     def _across(self, slot: int | Value) -> Value:
         """Where an item's element number `slot` is, along the side on which neighbouring items are not."""
-        width = self._shelf.steps if self._operand.is_along_steps else self._shelf.width
+        width = self._shared_tile.steps if self._operand.is_along_steps else self._shared_tile.width
         return self._far + tir.index(slot) * tir.index(self._here.items // width)
 
     def _place(self, block: Block, place: Value) -> Terms:
         """All but the steps' terms at a place of the tile."""
         side = self._operand.free
         number = self._first + place
-        if self._extent % self._shelf.width:
+        if self._extent % self._shared_tile.width:
             number = tirx.Min(number, tir.index(self._extent - 1))
         axes = place_of(block, block.let(number, "own"), side.extents)
         return _sums(block, self._base, _terms(side, axes))
@@ -199,7 +203,7 @@ class Loader:
 
     def _read(self, block: Block, terms: Terms, step: Terms, number: Value) -> Value:
         """The element of step `number`, whose forms these are the terms of."""
-        is_bits = self._shelf.takes(self._buffer)
+        is_bits = self._shared_tile.takes(self._buffer)
         zero = tir.literal(0, element_of(self._buffer)) if is_bits else tir.literal(0.0, "float32")
         if self._operand.never:
             return zero

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tvm import tirx
 
-from compiler.codegen.grid.contraction.loader import Shelf
+from compiler.codegen.grid.contraction.loader import SharedTile
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.tir import Block, Buffer
 
@@ -17,7 +17,7 @@ class SumsOfTile(Protocol):
     def begin_block(self, block: Block) -> None:
         """Before the first tile of a block."""
 
-    def multiply(self, block: Block, a: Shelf, b: Shelf) -> None:
+    def multiply(self, block: Block, a: SharedTile, b: SharedTile) -> None:
         """Add the products of two tiles in shared memory."""
 
     def end_block(self, block: Block) -> None:

@@ -22,7 +22,7 @@ def is_away(error: Exception) -> bool:
     )
 
 
-def with_patience(
+def retry_transient_errors(
     act: Callable[[], T],
     what: str,
     *,
