@@ -190,7 +190,7 @@ class Agent:
     def _tell_own_data(self) -> bool:
         """Tell the farm when a data set of the board has changed; False: it could not be told, so work has to wait."""
         client, before = self._station.client, self._station.client.description
-        client.describe_own_data(self._station.shelf.look())
+        client.describe_own_data(self._station.datasets.look())
         if client.description == before:
             return True
         try:

@@ -44,13 +44,13 @@ def images(folder: Path, classes: tuple[str, ...] = ("cat", "dog"), each: int = 
     return folder
 
 
-def shelf(tmp_path: Path, path: Path, *, weights_stay: bool = False) -> LocalDatasets:
+def local_datasets(tmp_path: Path, path: Path, *, weights_stay: bool = False) -> LocalDatasets:
     return LocalDatasets([Allowed("digits", path, weights_stay)], tmp_path / "own-data")
 
 
 def test_an_npz_is_described_by_digest_shapes_and_counts(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "d.npz", x=np.zeros((5, 3), np.float32), y=np.array([0, 2, 2, 1, 2]))
-    (said,) = shelf(tmp_path, path).look()
+    (said,) = local_datasets(tmp_path, path).look()
     assert said.digest == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
     assert said.samples == 5
     assert [(one.name, one.dtype, one.shape) for one in said.arrays] == [("x", "float32", (5, 3)), ("y", "int64", (5,))]
@@ -61,13 +61,13 @@ def test_an_npz_is_described_by_digest_shapes_and_counts(tmp_path: Path) -> None
     "labels", [np.zeros(4, np.float32), np.array([-1, 0, 0, 1]), np.array([0, 0, 0, 5000]), np.zeros((4, 2), np.int64)]
 )
 def test_labels_that_are_no_classes_are_not_counted(tmp_path: Path, labels: Any) -> None:
-    (said,) = shelf(tmp_path, write_npz(tmp_path / "d.npz", x=np.zeros((4, 3), np.float32), y=labels)).look()
+    (said,) = local_datasets(tmp_path, write_npz(tmp_path / "d.npz", x=np.zeros((4, 3), np.float32), y=labels)).look()
     assert said.label_counts is None
 
 
 def test_a_folder_of_classes_becomes_the_npz_that_numpy_reads(tmp_path: Path) -> None:
     folder = images(tmp_path / "animals", ("dog", "cat", "ant"))
-    own = shelf(tmp_path, folder)
+    own = local_datasets(tmp_path, folder)
     (said,) = own.look()
     assert (said.samples, said.label_counts) == (9, (3, 3, 3))
     found = np.load(own.archive(OwnData("digits", said.digest)))
@@ -91,14 +91,14 @@ def test_the_header_is_as_numpy_writes_it(shape: tuple[int, ...]) -> None:
 
 def test_nothing_is_read_again_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_npz(tmp_path / "d.npz", x=np.zeros((5, 3), np.float32), y=np.zeros(5, np.int64))
-    (first,) = shelf(tmp_path, path).look()
+    (first,) = local_datasets(tmp_path, path).look()
 
     def fail(*_: object) -> Any:
         raise AssertionError("it was read again")
 
     with monkeypatch.context() as patched:
         patched.setattr("device_agents.job.own_data.described", fail)
-        own = shelf(tmp_path, path)  # another start of the agent
+        own = local_datasets(tmp_path, path)  # another start of the agent
         assert own.look() == (first,)
         assert own.look() == (first,)
     write_npz(path, x=np.ones((6, 3), np.float32), y=np.zeros(6, np.int64))
@@ -145,7 +145,7 @@ def short(path: Path) -> Path:
 def test_what_cannot_be_used_is_not_offered_and_its_content_not_told(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = shelf(tmp_path, HOSTILE[name](tmp_path))
+    own = local_datasets(tmp_path, HOSTILE[name](tmp_path))
     assert own.look() == ()
     assert own.look() == ()
     told = [record.getMessage() for record in caplog.records if "is not offered" in record.getMessage()]
@@ -157,7 +157,7 @@ def test_a_bomb_is_described_without_being_unpacked_and_refused_for_a_job(tmp_pa
     from device_agents.job.dataset import split_npz
 
     path = bomb(tmp_path / "d.npz")
-    assert shelf(tmp_path, path).look() == (), "its arrays have different numbers of samples"
+    assert local_datasets(tmp_path, path).look() == (), "its arrays have different numbers of samples"
     with pytest.raises(BadData) as refused:
         split_npz(path, tmp_path / "job", ["x"], max_bytes=1 << 30)
     assert refused.value.code == "data.size"
@@ -181,7 +181,7 @@ def test_links_pipes_and_other_files_are_no_samples(tmp_path: Path) -> None:
         assert LocalDatasets([Allowed("d", folder)], tmp_path / f"own{number}").look() == ()
     linked = tmp_path / "linked.npz"
     linked.symlink_to(write_npz(tmp_path / "d.npz", x=np.zeros((2, 3), np.float32)))
-    assert shelf(tmp_path, linked).look() == ()
+    assert local_datasets(tmp_path, linked).look() == ()
 
 
 def test_samples_that_are_not_alike_are_refused_by_name(tmp_path: Path) -> None:
