@@ -118,7 +118,7 @@ def remember_here(state: Path) -> None:
 
 
 def remembered_here() -> Path | None:
-    """Where a farm was last started on this machine, if its folder is still there."""
+    """Returns the folder that a farm was last started in on this machine, if it is still there."""
     try:
         state = Path((config_folder() / "here").read_text(encoding="utf-8").strip())
     except (OSError, UnicodeDecodeError):

@@ -143,7 +143,7 @@ class Dataset:
 
 
 def path_of(run_or_job_id: str) -> str:
-    """Where the API has it."""
+    """Returns the path of the run or job in the API."""
     return f"/{'jobs' if run_or_job_id.startswith('job_') else 'runs'}/{run_or_job_id}"
 
 

@@ -1,4 +1,4 @@
-"""Which PockFarm this is."""
+"""The version of this PockFarm."""
 
 from __future__ import annotations
 

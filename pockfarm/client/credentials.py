@@ -1,4 +1,4 @@
-"""Which farm is meant, and by which key.
+"""The address of the farm that is meant, and its API key.
 
 As given; else, with a `state` folder, the farm of that folder; else, with a `profile`, that one; else by the
 environment (`POCKFARM_URL` and `POCKFARM_API_KEY`, then `POCKFARM_PROFILE`); else the profile called `default`; else

@@ -1,4 +1,4 @@
-"""How far a job is that one waits for."""
+"""The progress of a job that somebody waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How jobs begin: what a caller brought is read, checked and sent, by a plain client of the farm."""
+"""The start of a job: reads, checks and sends what a caller brought, by a plain client of the farm."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _targets(farm: Api, wish: CompileRequest) -> tuple[str, ...]:
 
 
 def _name(model: object, file: str) -> str:
-    """How the farm lists it: a module by its class, a file by its own name."""
+    """Returns the name that the farm lists it by: of a module its class, of a file its own name."""
     is_module = hasattr(model, "named_parameters") and not hasattr(model, "SerializeToString")
     return type(model).__name__ if is_module else file
 

@@ -13,7 +13,7 @@ from pockfarm.screen import Meaning, output, painted
 from pockfarm.suggestions import did_you_mean
 
 MISSING = "the following arguments are required"
-"""How argparse begins to say so."""
+"""The beginning of argparse's message about missing arguments."""
 NAMED = 20
 """Choices that are all named in a message; of more, help has the list."""
 
@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
         return options, more
 
     def _later(self, wrong: str) -> str:
-        """Where it is one of commands, and stands before them."""
+        """Returns a hint for an option of a command that stands before the command; else empty."""
         name = wrong.partition("=")[0]
         some = [path for path, command in walk(self) if runs(command) and name in command._option_string_actions]
         return f"it stands after the command: {self.prog} {' '.join(some[0])} {name}" if some else ""

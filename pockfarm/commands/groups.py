@@ -43,7 +43,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def group_text(group: Json) -> str:
-    """How far it is, and each of its runs."""
+    """Returns the group's progress, and a line for each of its runs."""
     rows = [_row(run, part(group, "device_names")) for run in parts(group, "runs")]
     table = text_table(("device", "run", "state", "verdict", "step", "last loss", "why"), rows)
     return f"{text(group, 'id')}: {progress(group)}\n\n{table}"

@@ -15,7 +15,7 @@ LISTED_BY: Mapping[str, str] = {"run": "pockfarm runs", "job": "pockfarm jobs", 
 
 
 def kind_of(given: str, *kinds: str) -> str:
-    """Which of the kinds the id is of. Raises: UsageError if of none."""
+    """Returns the kind that the id is of. Raises: UsageError if it is of none of these."""
     kind = given.partition("_")[0]
     if kind in kinds and "_" in given:
         return kind

@@ -41,7 +41,7 @@ def add_build(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument(
         "--stop-after", metavar="STAGE", help="source, import, forward, lower, …: build no further and write no bundle"
     )
-    command.add_argument("--print", action="store_true", dest="shown", help="print what that stage made, as text")
+    command.add_argument("--print", action="store_true", dest="prints_text", help="print what that stage made, as text")
     words = "the bundle also holds the step as a shared library for apps (`library: true` in the spec)"
     command.add_argument("--library", action="store_true", help=words)
     command.add_argument(
@@ -140,7 +140,7 @@ def print_warnings(warnings: Sequence[CompileWarning], report: str) -> None:
 
 
 def _build(options: argparse.Namespace) -> int:
-    if options.shown and options.stop_after is None:
+    if options.prints_text and options.stop_after is None:
         raise UsageError("--print shows what a stage made: say which with --stop-after STAGE")
     if options.stop_after is None and options.out is None:
         raise UsageError("a build needs --out FILE.pfb, or --stop-after STAGE")
@@ -162,8 +162,8 @@ def _build(options: argparse.Namespace) -> int:
         else:
             built = local.build(*recipe, waiting.show, tuning=tuning, library=options.library)
     if options.stop_after is not None:
-        stopped = {"stage": options.stop_after, "text": text if options.shown else None}
-        output = text.rstrip("\n") if options.shown else f"stopped after {options.stop_after}"
+        stopped = {"stage": options.stop_after, "text": text if options.prints_text else None}
+        output = text.rstrip("\n") if options.prints_text else f"stopped after {options.stop_after}"
         return show(options, stopped, lambda: output)
     built.write(options.out)
     print_warnings(built.warnings, f"report.json in {options.out}")

@@ -93,7 +93,7 @@ def clock_finding(farm: Client) -> Finding:
 
 
 def skew_finding(skew_s: float) -> Finding:
-    """How far this machine's clock is ahead."""
+    """Reports the time by which this machine's clock is ahead."""
     if abs(skew_s) <= MOST_SKEW_S:
         return Finding("clock", OK, f"within {MOST_SKEW_S:.0f} s of the farm's")
     side = "ahead of" if skew_s > 0 else "behind"

@@ -32,7 +32,7 @@ NOT_COMPARED = "fine_tune.not_compared"
 ROUNDING = 2e-5
 """Tolerance as a share of the largest output: sums of float32 in another order."""
 ORDERS = 32
-"""How much further apart two orders of sums may be than float32 and float64 in one order."""
+"""Factor by which two orders of sums may be further apart than float32 and float64 in one order."""
 UNMEASURED = 1e-3
 """Tolerance as a share of the largest output, where the module does not run in float64."""
 
@@ -250,7 +250,9 @@ def _apart(answer: Array, expected: Array) -> Array:
 
 
 def _rounding(original: Original, draw: Draw, index: int) -> float:
-    """How far the module's own answer is from that in float64, and so two orders of sums from one another."""
+    """Returns the distance of the module's own answer from that in float64, and so of two orders of sums from one
+    another.
+    """
     answers, expected = original.exact(draw.feeds), draw.expected[index]
     if answers is None:
         return UNMEASURED * _scale(expected)

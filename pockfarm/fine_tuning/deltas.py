@@ -51,7 +51,9 @@ def apply_delta(base: Mapping[str, Any] | Source, delta: Source) -> dict[str, An
 
 
 def changes_of(base: Mapping[str, Array], state: Mapping[str, Any], created: Collection[str]) -> dict[str, Change]:
-    """Where the entries of a state differ from those of the same names before, and all that were created."""
+    """Returns the changes of a state: entries that differ from those of the same names before, and all that were
+    created.
+    """
     changes = {
         name: change_between(array, as_array(state[name]), created=name in created) for name, array in base.items()
     }

@@ -38,7 +38,9 @@ _NUMPY = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "b
 
 @dataclass(frozen=True)
 class TuningRequest:
-    """How to train. `steps` or `epochs` (1 by default) says how long; `output` is the one that the loss reads."""
+    """Settings of a training. `steps` or `epochs` (1 by default) says how long; `output` is the one that the loss
+    reads.
+    """
 
     plan: Document = "full"
     spec: Document | None = None

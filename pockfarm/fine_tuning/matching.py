@@ -20,7 +20,7 @@ from pockfarm.fine_tuning.result import FineTuned
 
 @dataclass(frozen=True)
 class MatchedWeights:
-    """Which tensor of the file each weight is. `absent` are weights that the file does not hold: they do not learn."""
+    """The tensor of the file that each weight is. `absent` weights are not in the file: they do not learn."""
 
     weights: Mapping[str, Any]
     matches: Mapping[str, Match]

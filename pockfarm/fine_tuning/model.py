@@ -28,7 +28,7 @@ class Input:
     dtype: str
     is_label: bool = False
     batch_axis: int | None = 0
-    """Where the samples lie; None: it is the same for every sample."""
+    """The axis that the samples lie along; None: it is the same for every sample."""
     example: Any = None
     """The tensor of the example, of an input that is the same for every sample."""
 

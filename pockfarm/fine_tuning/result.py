@@ -66,7 +66,7 @@ class FineTuned(dict[str, Any]):
 
     @property
     def outcome(self) -> str:
-        """How training ended: `completed`, `stopped_early`, or `diverged` (then this is the best before)."""
+        """The outcome of the training: `completed`, `stopped_early`, or `diverged` (then this is the best before)."""
         return text(part(self.report, "training"), "outcome") or "completed"
 
     @property

@@ -1,4 +1,4 @@
-"""How long and how to train, as one `RunSettings`; and what is said of a run that trained."""
+"""The length and the settings of a training, as one `RunSettings`; and remarks on a run that trained."""
 
 from __future__ import annotations
 

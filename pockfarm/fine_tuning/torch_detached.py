@@ -1,4 +1,4 @@
-"""Where a module turns gradients off (`torch.no_grad()`), in a way that an export keeps: as `detach()`.
+"""Marks the places where a module turns gradients off (`torch.no_grad()`) in a way that an export keeps: as `detach()`.
 
 An exported program knows `detach()` as an operator, and nothing of the region that a call stood in. So while a module
 is exported, whatever is called inside such a region reads detached tensors: what it gives has no gradient there either.

@@ -1,4 +1,4 @@
-"""Which parts of a PyTorch module drop values at random while it trains, so that an export can keep just that.
+"""Finds the parts of a PyTorch module that drop values at random while it trains, so that an export can keep just that.
 
 The door to PyTorch: imported only when a caller brings a module.
 """

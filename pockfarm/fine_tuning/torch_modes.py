@@ -21,7 +21,9 @@ from pockfarm.values import CompileWarning
 
 @dataclass(frozen=True)
 class Modes:
-    """Which parts (paths) of a module were in training mode as it was brought, and which are norms and dropouts."""
+    """The parts (paths) of a module that were in training mode as it was brought, and those that are norms and
+    dropouts.
+    """
 
     training: frozenset[str]
     norms: frozenset[str]

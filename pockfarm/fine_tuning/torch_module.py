@@ -32,7 +32,7 @@ Example = Any
 Axes = Mapping[str, Optional[int]]
 """By the names of `forward`'s arguments: where samples lie; None: the same for every sample."""
 Output = Union[str, int, tuple[str, ...], None]
-"""Which output a loss reads: its name or position; several names, which they have in the file too; or the only one."""
+"""The output that a loss reads: its name or position; several names, as in the file too; or the only one."""
 LARGE_BYTES = 64 << 20
 """The tensors of a module that holds more lie beside its ONNX file, and are read from there."""
 ROOM_FACTOR = 6
@@ -90,7 +90,7 @@ def brought_module(module: Any, example: Example, export: Wanted, folder: Path, 
 
 
 def axes_of(module: Any, example: Example, declared: Mapping[str, int | str]) -> tuple[Axes, int]:
-    """Where the samples of each input lie, and how many the example has.
+    """Returns the axis of the samples of each input, and the number of samples that the example has.
 
     Without a word in the spec (`declared`), it is the first axis, or none if the first axis has another extent than the
     first input's. Raises: UsageError.

@@ -1,4 +1,4 @@
-"""How a module itself answers, to compare its file with. The door to PyTorch."""
+"""The module's own answers, to compare its file with. The door to PyTorch."""
 
 from __future__ import annotations
 

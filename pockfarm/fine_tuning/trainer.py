@@ -1,4 +1,6 @@
-"""Who compiles and trains: this machine (`pockfarm.fine_tuning.local`) or a farm (`pockfarm.client.fine_tuning`)."""
+"""Trainers, which compile and train: this machine (`pockfarm.fine_tuning.local`) or a farm
+(`pockfarm.client.fine_tuning`).
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 from pockfarm.output.table import bytes_text, figure, text_table, work_text
 from pockfarm.screen import Meaning, painted
 
-Told = Mapping[str, Any]
+Explanation = Mapping[str, Any]
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "elements": "elements",
@@ -46,7 +46,7 @@ MOST_OF_NAME, MOST_OF_LEARNS, MOST_OF_VALUE = 44, 60, 200
 """Characters in a terminal; `--json` has all."""
 
 
-def explanation_text(explanation: Told) -> str:
+def explanation_text(explanation: Explanation) -> str:
     """The table, its totals, planned memory, what stays and why, warnings, and every field of plan and spec."""
     totals = explanation["totals"]
     columns = [name for name in COLUMNS if totals[name] or name not in MAY_BE_LEFT_OUT]
@@ -77,7 +77,7 @@ def explanation_text(explanation: Told) -> str:
     return "\n".join(parts)
 
 
-def _shortened(rows: Sequence[Told]) -> Iterator[Told]:
+def _shortened(rows: Sequence[Explanation]) -> Iterator[Explanation]:
     """Frozen layers in a row as one."""
     for learns, run in itertools.groupby(rows, key=lambda row: bool(row["learns"]) or row["name"] == REST):
         same = list(run)
@@ -93,7 +93,7 @@ def _shortened(rows: Sequence[Told]) -> Iterator[Told]:
         }
 
 
-def _cells(row: Told, columns: Sequence[str]) -> tuple[str, ...]:
+def _cells(row: Explanation, columns: Sequence[str]) -> tuple[str, ...]:
     learns = _begin_of(", ".join(row["learns"]), MOST_OF_LEARNS) or ("" if row["name"] == "all" else "-")
     return (_end_of(row["name"], MOST_OF_NAME + 3), learns, *(_figure(name, row[name]) for name in columns))
 
@@ -104,7 +104,7 @@ def _figure(name: str, value: float) -> str:
     return bytes_text(value) if name.endswith("_bytes") else figure(value, 0)
 
 
-def _number(row: Told) -> str:
+def _number(row: Explanation) -> str:
     return "" if row["number"] is None else str(row["number"])
 
 
@@ -117,7 +117,7 @@ def _end_of(text: str, most: int) -> str:
     return text if len(text) <= most else f"…{text[1 - most :]}"
 
 
-def _memory(memory: Told, totals: Told) -> list[str]:
+def _memory(memory: Explanation, totals: Explanation) -> list[str]:
     arena, bound, optimizer = memory["arena_bytes"], memory["bound_bytes"], memory["optimizer_bytes"]
     gap = f"{arena / bound - 1:.2%} above" if bound else "at"
     state, sums = totals["optimizer_bytes"], totals["accumulator_bytes"]
@@ -143,16 +143,16 @@ def _section(head: str, lines: Iterable[str]) -> list[str]:
     return ["", painted(f"{head}:", Meaning.HEAD), *(f"  {line}" for line in listed)] if listed else []
 
 
-def _block(block: Told) -> str:
+def _block(block: Explanation) -> str:
     return f"{block['path'] or 'without a module of its own'}: layers {', '.join(map(str, block['layers']))}"
 
 
-def _warning(warning: Told) -> str:
+def _warning(warning: Explanation) -> str:
     hint = f" ({warning['hint']})" if warning["hint"] else ""
     return f"{warning['where']}: {warning['message']}{hint} [{warning['code']}]"
 
 
-def _field(field: Told) -> str:
+def _field(field: Explanation) -> str:
     mark = " " if field["default"] else "*"
     value = field["value"]
     text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)

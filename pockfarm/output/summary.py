@@ -196,7 +196,7 @@ def _times(block: Json) -> list[float]:
 
 
 def training_text(report: Json) -> str:
-    """How training ended, and of which step the weights are; empty for other modes."""
+    """Returns the outcome of the training, and the step that the weights are of; empty for other modes."""
     training = part(report, "training")
     if not training:
         return ""

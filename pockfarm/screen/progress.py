@@ -1,4 +1,4 @@
-"""How far something is that one waits for: a bar in a terminal, else a line now and then. On standard error."""
+"""The progress of something that is waited for: a bar in a terminal, else a line now and then. On standard error."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ $entry
 }
 """What each does when somebody presses Tab; of zsh, what it hands to the list that it draws (`word:what it is`)."""
 PROGRAM = (
-    "import sys; from pockfarm import cli, completion; completion.PATIENCE_S = 60.0; sys.exit(cli.main(sys.argv[1:]))"
+    "import sys; from pockfarm import cli; from pockfarm.commands import completion; "
+    "completion.PATIENCE_S = 60.0; sys.exit(cli.main(sys.argv[1:]))"
 )
 """Patient, for a machine that is busy with other tests."""
 START = {"bash": ["bash", "--norc", "-c"], "zsh": ["zsh", "-f", "-c"], "fish": ["fish", "--no-config", "-c"]}

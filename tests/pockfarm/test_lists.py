@@ -246,6 +246,7 @@ def test_every_command_takes_json_but_those_that_print_text_for_a_shell_or_json_
     assert without == set(cli.WITHOUT_JSON)
 
 
+@pytest.mark.usefixtures("names")
 @pytest.mark.parametrize(
     ("words", "told"),
     [
