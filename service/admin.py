@@ -79,7 +79,7 @@ class ReleaseRefused(Exception):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command. Returns the exit code."""
+    """Runs one command. Returns the exit code."""
     options = _parser().parse_args(arguments)
     settings = Settings()
     os.umask(0o077)
@@ -134,7 +134,7 @@ def _check_database(settings: Settings) -> None:
 
 
 def _no_database(settings: Settings, error: SQLAlchemyError) -> str:
-    """Without the password that its address may have."""
+    """Returns the sentence for a database that does not answer, without the password that its address may have."""
     first = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
     if not isinstance(error, OperationalError):
         return f"POCKFARM_DATABASE_URL is no address of a database: {first}; write postgresql+psycopg://USER@HOST/NAME"
@@ -143,7 +143,7 @@ def _no_database(settings: Settings, error: SQLAlchemyError) -> str:
 
 
 def _record(settings: Settings, options: argparse.Namespace, *, refused: str = "") -> None:
-    """Leave the command's entry in the audit log; if that cannot be, say so: what it did stands."""
+    """Adds the command's entry to the audit log. If that fails, it only says so: what the command did stands."""
     if options.command in UNRECORDED or getattr(options, "dry_run", False):
         return
     database = open_database(settings)
@@ -235,7 +235,7 @@ def _create_key(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def _save(path: Path, secret: str) -> None:
-    """Replace the file in one step, never readable by others."""
+    """Replaces the file in one step, never readable by others."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secret + "\n")

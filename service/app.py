@@ -108,7 +108,7 @@ class Application(FastAPI):
     """FastAPI with our problem documents in its description."""
 
     def openapi(self) -> dict[str, Any]:
-        """The API's description (OpenAPI 3.1)."""
+        """Returns the API's description (OpenAPI 3.1)."""
         if self.openapi_schema is None:
             described = super().openapi()
             described["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
@@ -118,7 +118,9 @@ class Application(FastAPI):
 
 @cache
 def _routes() -> tuple[Sequence[BaseRoute], Sequence[str]]:
-    """The routes of `ROUTERS` and their addresses, worked out once in a process: they hold nothing of a farm."""
+    """Returns the routes of `ROUTERS` and their addresses, worked out once in a process: they hold nothing of a
+    farm.
+    """
     described = FastAPI(openapi_url=None, **EVERY_ADDRESS)
     for router in ROUTERS:
         described.include_router(router)
@@ -126,7 +128,7 @@ def _routes() -> tuple[Sequence[BaseRoute], Sequence[str]]:
 
 
 def _confirm_key(farm: Farm) -> None:
-    """That the signing key is the farm's. A database that is behind or away is `/readyz`'s business, not this one's."""
+    """Checks that the signing key is the farm's. A database that is behind or away is left to `/readyz`."""
     try:
         with farm.database.transaction() as session:
             signing_keys.confirm(session, farm.signer, farm.settings.signing_key_path)
@@ -139,7 +141,7 @@ def _alive_path(settings: Settings) -> Path | None:
 
 
 def create_app(settings: Settings | None = None, *, queue: Queue | None = None) -> FastAPI:
-    """The farm's web application. `queue` replaces the broker (tests)."""
+    """Returns the farm's web application. `queue` replaces the broker (tests)."""
     chosen = settings or Settings()
     find_temporary_folder()
     farm = open_farm(chosen, queue)
@@ -184,13 +186,13 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
 
 
 def addresses(app: FastAPI) -> list[str]:
-    """`METHOD /path` of every route that the application serves; HEAD goes with GET."""
+    """Returns `METHOD /path` of every route that the application serves; HEAD goes with GET."""
     routes = iter_route_contexts(app.routes)
     return [f"{method} {route.path}" for route in routes for method in route.methods or () if method != "HEAD"]
 
 
 def served() -> FastAPI:
-    """The application as uvicorn serves it: logs set up, and no start on a database of another schema."""
+    """Returns the application as uvicorn serves it: logs set up, and no start on a database of another schema."""
     settings = Settings()
     set_up_logs(settings, "api")
     refuse_other_schema(settings.database, "the farm")

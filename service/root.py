@@ -37,7 +37,7 @@ class RootError(Exception):
 
 
 def create(path: Path) -> Signer:
-    """Make a root key. Raises: RootError if the file is there, or cannot be written: nothing of it stays then."""
+    """Creates a root key. Raises: RootError if the file is there, or cannot be written: nothing of it stays then."""
     key = Ed25519PrivateKey.generate()
     body = json.dumps({"root_private_key": base64.b64encode(key.private_bytes_raw()).decode()})
     try:
@@ -50,7 +50,7 @@ def create(path: Path) -> Signer:
 
 
 def load(path: Path) -> Signer:
-    """The root key of a file. Raises: RootError."""
+    """Returns the root key of a file. Raises: RootError."""
     try:
         stored = json.loads(path.read_text())
         return Signer(Ed25519PrivateKey.from_private_bytes(base64.b64decode(stored["root_private_key"])), 0)
@@ -61,7 +61,7 @@ def load(path: Path) -> Signer:
 
 
 def sign(request: KeyRequest, root: Signer, *, days: int, revoke: Sequence[str], now: float) -> bytes:
-    """The signed list, as the farm takes it (`service.admin accept-keys`). Raises: RootError."""
+    """Returns the signed list, as the farm accepts it (`service.admin accept-keys`). Raises: RootError."""
     revoked = tuple(sorted({*request.revoked, *revoke}))
     remaining = [key for key in request.keys if key.key_id not in revoked]
     if not remaining:
@@ -72,7 +72,7 @@ def sign(request: KeyRequest, root: Signer, *, days: int, revoke: Sequence[str],
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command. Returns the exit code."""
+    """Runs one command. Returns the exit code."""
     options = _parser().parse_args(arguments)
     os.umask(0o077)
     try:

@@ -17,7 +17,7 @@ from service.operations.alive import BEAT_S, give_sign
 STALE_S = 6.0
 """The loop ticks every two seconds; a tick this old needs an excuse."""
 CONNECTING_S = 45.0
-"""How long the loop may need to come back once the broker answers again: Celery's longest pause, and some more."""
+"""Seconds that the loop may need to come back once the broker answers again: Celery's longest pause, and some more."""
 
 
 @dataclass
@@ -32,11 +32,11 @@ class LoopWatch:
     excused_until: float = 0.0
 
     def tick(self) -> None:
-        """The loop turns."""
+        """Notes that the loop turns."""
         self.ticked_at = time.monotonic()
 
     def is_well(self) -> bool:
-        """Asked every `BEAT_S` by the thread."""
+        """Returns whether the loop is well; the thread asks every `BEAT_S`."""
         now = time.monotonic()
         self._forgive(now, late_s=max(0.0, now - self.asked_at - BEAT_S))
         is_well = now - self.ticked_at < STALE_S or self._is_excused(now)
@@ -44,7 +44,9 @@ class LoopWatch:
         return is_well
 
     def _forgive(self, now: float, *, late_s: float) -> None:
-        """A thread that wakes late was stopped with all its process (SIGSTOP): nor could the loop turn for so long."""
+        """Excuses the time for which the thread woke late: its whole process was stopped (SIGSTOP), so the loop could
+        not turn either.
+        """
         self.ticked_at = min(now, self.ticked_at + late_s)
         self.excused_until += late_s
 
@@ -55,7 +57,7 @@ class LoopWatch:
 
 
 def begin(path: Path, watch: LoopWatch) -> threading.Event:
-    """Give signs until the event is set."""
+    """Gives signs of life in a thread until the returned event is set."""
     stopped = threading.Event()
 
     def beat() -> None:

@@ -54,13 +54,13 @@ SIGNS = ThreadedSigns(SETTINGS.database, "worker")
 
 @setup_logging.connect  # type: ignore[untyped-decorator]
 def write_lines(**_: Any) -> None:
-    """In place of Celery's own: one line of ours per event."""
+    """Sets up logging in place of Celery's: one line of ours per event."""
     set_up_logs(SETTINGS, "worker")
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
 def clear_away(**_: Any) -> None:
-    """An older worker's mark does not count, and what its processes held goes back."""
+    """Removes an older worker's mark, which does not count, and gives back what its processes held."""
     os.umask(0o077)
     refuse_other_schema(SETTINGS.database, "the worker")
     SETTINGS.worker_alive_path.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def clear_away(**_: Any) -> None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def take_work(sender: Any, **_: Any) -> None:
-    """Tell whoever started the worker that it takes work, and go on telling."""
+    """Reports to the process that started the worker that it takes work, and goes on reporting."""
     SETTINGS.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     SIGNS.slots = sender.pool.num_processes
     tend()
@@ -93,13 +93,15 @@ def fall_silent(**_: Any) -> None:
 
 @worker_shutdown.connect  # type: ignore[untyped-decorator]
 def end(**_: Any) -> None:
-    """A worker that is gone has no sign of life."""
+    """Removes the sign of life of a worker that ends."""
     fall_silent()
     SETTINGS.worker_alive_path.unlink(missing_ok=True)
 
 
 def tend() -> None:
-    """Once every few seconds, in the worker's main process, which must not wait for the database meanwhile."""
+    """Kills hung processes, gives the sign of life and starts the recovery of dead ones. Runs every few seconds in the
+    worker's main process, which must not wait for the database meanwhile.
+    """
     for pid in BEATS.silent():
         LOG.error("process %d has stopped in the middle of a compile: killed, so that another takes its place", pid)
         with contextlib.suppress(ProcessLookupError):

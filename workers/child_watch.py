@@ -27,7 +27,7 @@ class ChildWatch:
         self._looked_at = time.monotonic()
 
     def heard(self) -> None:
-        """It has said something."""
+        """Notes that the child has sent something."""
         self._silent_s = 0.0
 
     def is_hung(self) -> bool:
@@ -52,7 +52,7 @@ class ChildWatch:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Returns the process and all below it."""
     process_ids, waiting = [], [pid]
     while waiting:
         process_id = waiting.pop()

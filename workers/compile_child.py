@@ -64,17 +64,17 @@ class Order:
     """Locations of the model's data files; in the folder they are `external/0` and so on."""
 
     def write(self, folder: Path) -> None:
-        """Leave the order in the child's folder."""
+        """Writes the order into the child's folder."""
         (folder / ORDER).write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, folder: Path) -> Order:
-        """The order in a folder."""
+        """Returns the order in a folder."""
         return cls(**json.loads((folder / ORDER).read_text()))
 
 
 def main(folder: Path, parent: int) -> int:
-    """Compile the order in `folder`. Returns the exit code: 0 done, 1 failed with a typed outcome."""
+    """Compiles the order in `folder`. Returns the exit code: 0 done, 1 failed with a typed outcome."""
     lines = _take_stdout()
 
     def say(event: str, **fields: object) -> None:
@@ -97,7 +97,7 @@ def main(folder: Path, parent: int) -> int:
 
 
 def _take_stdout() -> TextIO:
-    """The real standard output for our lines; whatever else is printed, by C code too, goes to standard error."""
+    """Takes the real standard output for our lines; whatever else is printed, by C code too, goes to standard error."""
     sys.stdout.flush()
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -105,7 +105,7 @@ def _take_stdout() -> TextIO:
 
 
 def _confine(order: Order, folder: Path, parent: int) -> Confined:
-    """Leave it this job's folder, its organisation's cache, and what a compile runs on."""
+    """Confines the child to this job's folder, its organisation's cache, and what a compile runs on."""
     cache = Path(order.cache_folder)
     rooms = tuple(cache / name for name in ROOMS)
     for room in rooms:
@@ -133,7 +133,7 @@ def _compile(order: Order, folder: Path, say: Say) -> str:
 
 
 def _external(order: Order, folder: Path) -> dict[str, External]:
-    """The data files as the compiler takes them, if there are any: mapped, so that they are held once."""
+    """Returns the data files as the compiler takes them, if there are any: mapped, so that they are held once."""
     files: dict[str, bytes | mmap.mmap] = {}
     for number, location in enumerate(order.external):
         with (folder / EXTERNAL / str(number)).open("rb") as stream:

@@ -87,7 +87,7 @@ class Compile:
     """Why the worker ended the child before it was out of time."""
 
     def run(self) -> None:
-        """Compile and record. Whatever happens becomes a typed outcome. Raises: claims.LostClaim."""
+        """Compiles and records the outcome. Whatever happens becomes a typed outcome. Raises: claims.LostClaim."""
         try:
             self._run_in(self.folder)
         except Cancelled:
@@ -140,7 +140,7 @@ class Compile:
         ).write(folder)
 
     def _write_source(self, folder: Path) -> tuple[str, ...]:
-        """Copy what is to be compiled; the locations of its data files, which lie in `EXTERNAL` by number.
+        """Copies what is to be compiled. Returns the locations of its data files, which lie in `EXTERNAL` by number.
 
         Raises: ModelError (a listing that is none), MissingFile.
         """
@@ -212,8 +212,9 @@ class Compile:
         return False
 
     def _take(self, line: bytes) -> dict[str, Any] | None:
-        """Remember a line of the child; its content if it is progress. What is neither is passed over: the child reads
-        a stranger's model, and may say anything."""
+        """Handles a line of the child, and returns its content if it is progress. Anything unknown is ignored: the
+        child reads a stranger's model, and may send anything.
+        """
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
@@ -230,7 +231,9 @@ class Compile:
         return None
 
     def _keep(self, stage: str = "", fraction: float | None = None) -> None:
-        """A database that is away costs nothing but this renewal, unless it is away for longer than the lease."""
+        """Renews the claim. If the database is away, only this renewal is lost, unless it stays away for longer than
+        the lease.
+        """
         try:
             with self.database.transaction() as session:
                 is_cancelled = claims.keep(
@@ -243,7 +246,9 @@ class Compile:
             raise Cancelled
 
     def _record(self, act: Callable[[Session], None]) -> None:
-        """Write how it ended, again and again while the database is away: the work is done. Raises: LostClaim."""
+        """Writes how the compile ended, and tries again and again while the database is away: the work is done. Raises:
+        LostClaim.
+        """
         retry_transient_errors(lambda: self._in_transaction(act), f"job {self.claim.job_id}")
 
     def _in_transaction(self, act: Callable[[Session], None]) -> None:
@@ -259,7 +264,8 @@ class Compile:
         LOG.info("job %s: bundle %s", self.claim.job_id, stored.digest)
 
     def _stored(self, stream: BinaryIO, digest: str) -> StoredFile:
-        """Put the bundle into the farm's storage, again and again while that is full or down: it is not compiled again.
+        """Stores the bundle, and tries again and again while the storage is full or down, since the bundle is not
+        compiled again.
 
         The claim is kept meanwhile. Raises: Cancelled, LostClaim; OSError or StorageDown once it has waited for
         `compile_room_s`.
@@ -292,7 +298,9 @@ def _children_cpu_s() -> float:
 
 
 def _environment(folder: Path, cache: Path) -> dict[str, str]:
-    """Nothing of the worker's own (keys, URLs): an empty home, the cache, and where Python finds us."""
+    """Returns the child's environment, which has nothing of the worker's (keys, URLs): an empty home, the cache, and
+    where Python finds our packages.
+    """
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     return environment | {
         "HOME": str(folder / "home"),
@@ -318,7 +326,8 @@ def _is_progress(event: dict[str, Any]) -> bool:
 
 
 def _open_bundle(path: Path, limit_bytes: int) -> BinaryIO:
-    """The bundle that a child has left: a plain file with one name, opened without following links and without waiting.
+    """Opens the bundle that a child has left: a plain file with one name, opened without following links and without
+    waiting.
 
     Raises: BadBundle, FileTooLarge.
     """
@@ -336,7 +345,7 @@ def _open_bundle(path: Path, limit_bytes: int) -> BinaryIO:
 
 
 def _tail(log: BinaryIO) -> str:
-    """The end of the child's log, by the descriptor that it was given."""
+    """Returns the end of the child's log, by the descriptor that it was given."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
     return log.read(LOG_TAIL_BYTES).decode("utf-8", "replace")
 

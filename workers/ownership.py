@@ -41,13 +41,13 @@ class Owned:
 
 
 def root_of(state: Path) -> Path:
-    """Where the folders of all compiles are."""
+    """Returns the folder that contains the folders of all compiles."""
     return state / "compiles"
 
 
 @contextlib.contextmanager
 def own_folder(root: Path) -> Iterator[Owned]:
-    """A private folder for one compile, touched now and then, and removed at the end."""
+    """Yields a private folder for one compile, touched now and then, and removed at the end."""
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     name = f"{_prefix(os.getppid())}{os.getpid()}.{secrets.token_hex(8)}"
     half = root / f".{name}"
@@ -78,7 +78,9 @@ def _touch(path: Path, released: threading.Event) -> None:
 
 @contextlib.contextmanager
 def dead_ones(root: Path) -> Iterator[list[str]]:
-    """Names of folders whose owners are dead, held against other finders; removed at the end, if the block succeeds."""
+    """Yields the names of folders whose owners are dead, held against other finders; removed at the end, if the block
+    succeeds.
+    """
     handles: dict[Path, int] = {}
     try:
         for path in _folders(root):
@@ -94,14 +96,14 @@ def dead_ones(root: Path) -> Iterator[list[str]]:
 
 
 def _folders(root: Path) -> list[Path]:
-    """Those that count: not the ones that are being made, unless that was long ago."""
+    """Returns the folders that count. Those that are still being made do not, unless that began long ago."""
     if not root.is_dir():
         return []
     return [path for path in root.iterdir() if not path.name.startswith(".") or _age_s(path) > HALF_MADE_S]
 
 
 def _lock(path: Path) -> int | None:
-    """A descriptor that holds the folder; None if its owner lives, or it is gone."""
+    """Returns a descriptor that holds the folder; None if its owner lives, or it is gone."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -137,8 +139,9 @@ def _is_let_go(path: Path) -> bool:
 
 @dataclass
 class Beats:
-    """Which processes of a worker do not touch their folders any more, by the rules for whole parts (`Watch`): a clock
-    that jumps, and a machine that was asleep or is slow, stop nobody."""
+    """Watches which processes of a worker no longer touch their folders, by the same rules as for whole parts
+    (`Watch`): a clock that jumps, or a machine that slept or is slow, stops nobody.
+    """
 
     root: Path
     worker: Callable[[], int]
@@ -158,5 +161,5 @@ class Beats:
 
 
 def _moves(beat: Beat) -> bool:
-    """A folder that is gone was given up by one that lives."""
+    """Returns whether the folder's owner moves. A folder that is gone was given up by an owner that lives."""
     return beat() or not beat.path.exists()

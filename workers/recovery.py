@@ -17,7 +17,8 @@ LOG = logging.getLogger(__name__)
 
 
 def take_back(settings: Settings) -> int:
-    """Give back the jobs of dead processes of this state folder, and remove their copies of models; how many jobs.
+    """Gives back the jobs of dead processes of this state folder, and removes their copies of models. Returns how many
+    jobs.
 
     The connection is closed again: at its start a worker does this in the process that forks the others; later it
     starts `python -m workers.recovery`, for a database may keep one waiting. Doorbells stay in the outbox, from

@@ -16,7 +16,7 @@ PATIENCE_S = 600.0
 
 
 def is_away(error: Exception) -> bool:
-    """A database that did not answer; not one that understood and refused."""
+    """Returns whether the database did not answer, rather than that it understood and refused."""
     return isinstance(error, DBAPIError) and (
         error.connection_invalidated or type(error).__name__ in ("OperationalError", "InterfaceError")
     )
@@ -30,8 +30,9 @@ def retry_transient_errors(
     patience_s: float = PATIENCE_S,
     sleep: Callable[[float], object] = time.sleep,
 ) -> T:
-    """Do it, again after 0.5, 1 ... 5 s if it fails by what passes, for `patience_s`. `act` may have been carried out
-    before its answer was lost, so it must be harmless to repeat: a claim is, by its fencing token.
+    """Calls `act`, and again after 0.5, 1 ... 5 s for up to `patience_s` while it fails with an error that `passes`
+    accepts. `act` may have been carried out before its answer was lost, so it must be harmless to repeat: a claim is,
+    by its fencing token.
 
     Raises: what it raised.
     """

@@ -49,7 +49,7 @@ def _claim(kit: Tools, worker: str) -> claims.Claim | None:
 
 
 def compile_job(job_id: str) -> None:
-    """Compile the model of the job whose turn it is: the doorbell of one says that some job waits.
+    """Compiles the model of the job whose turn it is: the doorbell of one says that some job waits.
 
     Every queued job has rung, so as many doorbells are heard as there are jobs; one that is over only rings in vain.
     """

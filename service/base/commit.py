@@ -1,4 +1,4 @@
-"""Which commit of PockFarm this farm runs, for whoever looks for what changed."""
+"""The commit of PockFarm that this farm runs, for readers who look for what changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def commit(settings: Settings) -> str:
-    """The setting, or the commit of the checkout that the farm runs from; empty where neither tells."""
+    """Returns the setting, or else the commit of the checkout from which the farm runs; empty if neither is known."""
     return settings.commit or _of_checkout()
 
 

@@ -46,7 +46,9 @@ class Confined:
 
 
 def confine(limits: ChildLimits, files: Files, *, parent: int) -> Confined:
-    """Hold this process to `limits`, to `files` and to its parent's life. Cannot be undone. Raises: OSError."""
+    """Confines this process to `limits`, to `files` and to its parent's life. This cannot be undone. Raises:
+    OSError.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -40,7 +40,7 @@ def is_file_error(error: BaseException | None) -> bool:
 
 
 def find_temporary_folder() -> None:
-    """Have Python choose it now, which it does by writing: once every disk is full it finds none."""
+    """Has Python choose its temporary folder now. It chooses by writing a file, which fails once every disk is full."""
     tempfile.gettempdir()
 
 
@@ -57,7 +57,7 @@ def written_folders(settings: Settings) -> tuple[Path, ...]:
 
 
 def storage_free_bytes(settings: Settings) -> int | None:
-    """Room for stored files; None where they are on no disk of this machine."""
+    """Returns the free room for stored files; None if they are on no disk of this machine."""
     storage = urlsplit(settings.storage)
     if storage.scheme != "file" or not os.path.isdir(storage.path):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 FIRST_S = 60.0
-"""After its process has started, at most."""
+"""Longest wait for the first pass after the process has started, in seconds."""
 SLICE_S = 0.2
 """Longest slice of a sweep: its other steps wait for it."""
 
@@ -16,11 +16,11 @@ class Pass(Protocol):
     """Work in steps that take little time each; it may be left at any point, and another be begun."""
 
     def steps(self) -> Iterator[None]:
-        """The pass."""
+        """Yields after each step of the pass."""
         ...
 
     def say(self) -> None:
-        """Log what it did."""
+        """Logs what it did."""
         ...
 
 
@@ -36,7 +36,7 @@ class IncrementalTask:
         self._steps: Iterator[None] = iter(())
 
     def advance(self) -> None:
-        """Do a slice of the pass that is under way, or begin one when it is time. A pass that fails is given up."""
+        """Does a slice of the pass that is under way, or begins one when it is due. A pass that fails is abandoned."""
         if self._pass is None:
             if self._every_s <= 0 or time.monotonic() < self._next_at:
                 return

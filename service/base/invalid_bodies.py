@@ -14,7 +14,7 @@ from service.base.identifiers import DIGEST_PATTERN
 
 OPENAPI_HINT = "the shape of each request is in /openapi.json"
 SECRET = re.compile("token|secret|key|passphrase")
-"""In the names of fields whose values are quoted nowhere."""
+"""Parts of the names of fields whose values are never quoted."""
 LONGEST = 100
 """Characters of a field's name that are looked up."""
 
@@ -39,7 +39,7 @@ def explanation(item: Mapping[str, Any]) -> str:
 
 
 def next_step(request: Request, item: Mapping[str, Any]) -> str:
-    """The field that was meant, if one is near; else where all are told of."""
+    """Returns a hint: the field that was meant, if one is near, else where all fields are described."""
     kind, place = item["type"], item["loc"]
     if kind == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == DIGEST_PATTERN:
         return "write it out as it was printed; GET /bundles and GET /datasets list those that there are"

@@ -1,5 +1,5 @@
-"""Which files a child may open: Landlock, where the kernel has it (Linux 5.13 and newer), for root too. What needs no
-open file (times, modes, owners) it leaves alone.
+"""Restricts which files a child may open, with Landlock where the kernel has it (Linux 5.13 and newer), for root too.
+Operations that need no open file (times, modes, owners) are not restricted.
 
 Bits and sizes: `linux/landlock.h`. The system calls have the same numbers on every architecture. Agents confine their
 jobs by another, stricter way (`device_agents/job/launch.py`, which may import nothing of ours).
@@ -19,9 +19,9 @@ from pathlib import Path
 CREATE, ADD, RESTRICT = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1, 2, 4, 8, 1 << 14
 DEVICES = 1 << 6 | 1 << 11 | 1 << 15
-"""To make character and block devices, and to command them: nobody's."""
+"""Rights to make character and block devices, and to command them. Nobody gets these."""
 KNOWN = {1: 13, 2: 14, 3: 15, 4: 15}
-"""How many rights a version knows; 16 from 5 on."""
+"""Number of rights by Landlock version; 16 from version 5 on."""
 TCP, SCOPES = 3, 3
 """Bind and connect; abstract sockets of others and signals to others."""
 SYSTEM = (
@@ -39,7 +39,9 @@ SYSTEM = (
     "/proc/stat",
     "/proc/sys/vm",
 )
-"""Not all of /proc: the environment of the user's other processes, the worker's among them, can be read there."""
+"""System paths that a child may read. They leave out most of /proc: there the environment of the user's other
+processes, the worker's among them, can be read.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +49,29 @@ class Files:
     """Places that a child may open, each with all below it; places that are not there are passed over."""
 
     read: tuple[Path, ...]
-    """To read and to run."""
+    """Places to read and to run from."""
     write: tuple[Path, ...] = ()
-    """To read, run, make, change and remove."""
+    """Places in which to read, run, make, change and remove."""
 
 
 def python_places(root: Path, packages: Iterable[str]) -> tuple[Path, ...]:
-    """Where Python, what it has installed and `packages` of ours (below `root`) lie: never `root` itself, below which
-    a farm may keep its state."""
+    """Returns where Python, the packages installed with it and our `packages` (below `root`) lie. Never `root` itself,
+    below which a farm may have its state.
+    """
     ours = (root / name for name in packages)
     return tuple(map(Path, dict.fromkeys((*SYSTEM, sys.prefix, sys.exec_prefix, sys.base_prefix)))) + tuple(ours)
 
 
 def version() -> int:
-    """The kernel's version of Landlock; 0: it has none, or it is switched off."""
+    """Returns the kernel's version of Landlock; 0: it has none, or it is switched off."""
     libc = ctypes.CDLL(None, use_errno=True)
     return max(0, int(libc.syscall(ctypes.c_long(CREATE), None, ctypes.c_size_t(0), ctypes.c_uint(1))))
 
 
 def restrict(files: Files) -> int:
-    """Leave this process and its children nothing but `files`, no TCP, nobody to signal; the version of Landlock that
-    does so, 0 if the kernel has none (nothing is restricted then). Needs no-new-privileges. Cannot be undone.
+    """Restricts this process and its children to `files`, without TCP and without signals to other processes. Returns
+    the version of Landlock that enforces it; 0 if the kernel has none, and then nothing is restricted. Needs
+    no-new-privileges. Cannot be undone.
 
     Raises: OSError.
     """

@@ -24,7 +24,7 @@ ROUTINE = ("/agent/", "/healthz", "/readyz", "/metrics")
 
 
 def set_up_logs(settings: Settings, part: str) -> None:
-    """Send this process's log to the standard error, as the settings say. Raises: ValueError."""
+    """Sends this process's log to the standard error, as the settings say. Raises: ValueError."""
     for url in (settings.database, settings.broker, settings.s3_endpoint_url):
         log_lines.hide(urlsplit(url).password)
     for name in SECRET_VARIABLES:
@@ -63,7 +63,7 @@ class LogRequests:
 
 
 def _id_of(scope: Scope) -> str:
-    """The caller's own name for the request if it is a plain one, else a new one."""
+    """Returns the caller's id for the request if it is a plain one, else a new one."""
     given = dict(scope["headers"]).get(REQUEST_ID.lower().encode(), b"").decode("latin-1")
     return given if _GIVEN.fullmatch(given) else f"req-{secrets.token_hex(6)}"
 

@@ -16,7 +16,7 @@ Item = TypeVar("Item", bound=View)
 
 
 class Page(BaseModel, Generic[Item]):
-    """Some items, the newest first, and the cursor of the next page (null: this is the last)."""
+    """A page of items, the newest first, and the cursor of the next page (null: this is the last)."""
 
     items: list[Item]
     next: str | None

@@ -13,13 +13,13 @@ OTHERS = 0o077
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make the folder, or take away what others may do in it."""
+    """Makes the folder, or takes all rights in it from other users."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _tighten(folder)
 
 
 def make_private_file(path: Path) -> None:
-    """Make the (empty) file, or take away what others may do with it."""
+    """Makes the (empty) file, or takes all rights to it from other users."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
@@ -27,7 +27,7 @@ def make_private_file(path: Path) -> None:
 
 
 def create_file(path: Path, data: bytes) -> None:
-    """A file that was not there, flushed to disk, never readable by others; nothing of it stays if that fails.
+    """Creates a file that was not there, flushed to disk, never readable by others. Nothing of it stays if that fails.
 
     Not by a link from a draft: sticks that keys are kept on may know no links. Raises: FileExistsError, OSError.
     """
@@ -43,7 +43,7 @@ def create_file(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace the file in one step, flushed to disk, never readable by others; what was there stays if that fails."""
+    """Replaces the file in one step, flushed to disk, never readable by others; what was there stays if that fails."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     create_file(draft, data)
     try:
@@ -65,7 +65,7 @@ def _tighten(path: Path) -> None:
 
 
 def tighten_database(path: Path) -> None:
-    """Make a SQLite database and what lies beside it private; SQLite gives new side files the database's own mode."""
+    """Makes a SQLite database and the files beside it private. SQLite gives new side files the mode of the database."""
     make_private_file(path)
     for suffix in ("-wal", "-shm", "-journal"):
         _tighten(path.with_name(path.name + suffix))

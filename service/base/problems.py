@@ -47,7 +47,9 @@ MAX_CHARACTERS = 4000
 
 
 FULL_RETRY_S = 10
-"""After which to try again on a full disk: shorter than a lease, which heartbeats renew through the same disk."""
+"""Seconds after which to try again on a full disk. Shorter than a lease, because heartbeats renew leases through the
+same disk.
+"""
 PART_RETRY_S = 5
 MAX_ERRORS = 100
 """Fields that one answer names."""
@@ -117,7 +119,7 @@ class Conflict(Problem):
 
 
 class Gone(Problem):
-    """It was there, and the rules of retention have removed it."""
+    """Something that existed and that the rules of retention have removed."""
 
     status, cause = 410, "policy"
 
@@ -192,7 +194,7 @@ class Full(Problem):
 def problem_body(
     status: int, *, cause: str, code: str, detail: str, instance: str = "", where: str = "", hint: str = ""
 ) -> dict[str, Any]:
-    """The members of a problem document."""
+    """Returns the members of a problem document."""
     body = {
         "type": f"urn:pockfarm:problem:{code}",
         "title": http.HTTPStatus(status).phrase,
@@ -209,7 +211,7 @@ def problem_body(
 
 
 def problem_response(problem: Problem, instance: str = "") -> JSONResponse:
-    """The answer that a problem becomes."""
+    """Returns the response for a problem."""
     body = problem_body(
         problem.status_code,
         cause=problem.cause,
@@ -223,7 +225,7 @@ def problem_response(problem: Problem, instance: str = "") -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Make every refusal and every failure of `app` a problem document."""
+    """Makes every refusal and every failure of `app` a problem document."""
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(ProtocolError, _on_protocol_error)
@@ -236,7 +238,7 @@ def install(app: FastAPI) -> None:
 
 
 def shown_path(request: Request) -> str:
-    """The request's path for logs and answers, without the secrets that some paths carry."""
+    """Returns the request's path for logs and answers, without the secrets that some paths carry."""
     path = request.url.path
     for name, value in request.path_params.items():
         if name in SECRET_PARAMETERS:
@@ -328,7 +330,9 @@ async def _on_part_down(request: Request, error: Exception) -> Response:
 
 
 async def _on_disconnect(request: Request, _: Exception) -> Response:
-    """Nobody hears this answer; counts and logs tell it from a failure of the farm."""
+    """Returns an answer that nobody receives: counts and logs use it to tell a disconnect from a failure of the
+    farm.
+    """
     problem = Invalid(
         "request.cut-off", "the connection ended before the request did", where="body", hint="send it again"
     )

@@ -24,7 +24,9 @@ LAST_MOMENT = 253_402_300_799.0
 
 
 def utc_text(at: float) -> str:
-    """RFC 3339 in UTC with milliseconds; a device's clock may say anything, a year has four digits."""
+    """Returns a time as RFC 3339 in UTC with milliseconds. A device's clock may state any time, but a year has four
+    digits.
+    """
     moment = datetime.datetime.fromtimestamp(min(max(at, 0.0), LAST_MOMENT), datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -80,7 +82,7 @@ class View(BaseModel):
 
 
 def columns(view: type[View], row: object) -> dict[str, Any]:
-    """The fields of the view that the row has under the same name."""
+    """Returns the fields of the view that the row has under the same name."""
     return {name: getattr(row, name) for name in view.model_fields if hasattr(row, name)}
 
 

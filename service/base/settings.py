@@ -1,4 +1,4 @@
-"""Every setting of the service and the workers; environment variables `POCKFARM_<NAME>` override the defaults.
+"""All settings of the service and the workers. Environment variables `POCKFARM_<NAME>` override the defaults.
 
 The defaults are the embedded farm: SQLite, a Valkey socket and plain files, all under one state folder.
 """
@@ -27,7 +27,9 @@ class Settings(BaseSettings):
     state: Path = Path(".state")
     """Folder of everything that the farm keeps: database, files, keys, sockets."""
     keys_folder: str = ""
-    """Where the signing key and the root's list of keys are, if not in the state folder: a mounted secret, perhaps."""
+    """Folder of the signing key and the root's list of keys, if it is not the state folder: a mounted secret, for
+    example.
+    """
     database_url: str = ""
     """SQLAlchemy URL: `sqlite:///…` or `postgresql+psycopg://…`."""
     database_at_once: int = Field(default=4, ge=1, le=1000)
@@ -37,15 +39,15 @@ class Settings(BaseSettings):
     storage_url: str = ""
     """`file:///folder` or `s3://bucket/prefix`."""
     s3_endpoint_url: str = ""
-    """For S3-compatible storage; credentials come from the usual AWS variables."""
+    """Endpoint of an S3-compatible store; credentials come from the usual AWS variables."""
     public_url: str = "http://127.0.0.1:8000"
-    """Where people reach the farm; used in one-time links."""
+    """Address at which people reach the farm; used in one-time links."""
     secure_cookies: bool = False
     """Set when the farm is served over HTTPS."""
 
     model_limit_bytes: int = 512 * MIB
     external_limit_bytes: int = 8 * GIB
-    """All data files of one model together (external data)."""
+    """Limit on all data files of one model together (external data)."""
     text_limit_bytes: int = 64 << 10
     dataset_limit_bytes: int = 2 * GIB
     dataset_unpacked_limit_bytes: int = 8 * GIB
@@ -56,7 +58,9 @@ class Settings(BaseSettings):
     weights_limit_bytes: int = 8 * GIB
     """Largest file of trained weights."""
     checkpoint_limit_bytes: int = 16 * GIB
-    """Where an unfinished run stands; a larger one is refused, and another attempt starts from an earlier step."""
+    """Largest checkpoint of an unfinished run. A larger one is refused, and another attempt starts from an earlier
+    step.
+    """
     report_limit_bytes: int = 32 * MIB
     open_uploads_per_key: int = 80
     """Files that one key may be sending; a model may have 64 data files."""
@@ -67,12 +71,14 @@ class Settings(BaseSettings):
     gc_s: float = Field(default=3600.0, ge=0)
     """Pause between two looks for stored files that nothing refers to; 0 turns them off."""
     gc_grace_s: float = Field(default=24 * 3600.0, ge=0)
-    """Such a file is removed when it is older, and has been seen without a reference for longer."""
+    """A file that nothing refers to is removed when it is older than this and has been seen without a reference for
+    longer than this.
+    """
     retention_s: float = Field(default=3600.0, ge=0)
     """Pause between two looks for what retention takes; 0 turns them off."""
     retention_weights_days: float | None = Field(default=None, gt=0)
-    """How long what an organisation has stays that has no rule of its own (`service/operations/retention/rules.py`);
-    none: for ever. What a run trained, counted from its last use.
+    """Days for which artefacts of an organisation without a rule of its own stay
+    (`service/operations/retention/rules.py`); none: for ever. Trained weights count from their last use.
     """
     retention_bundles_days: float | None = Field(default=None, gt=0)
     retention_datasets_days: float | None = Field(default=None, gt=0)
@@ -84,7 +90,7 @@ class Settings(BaseSettings):
     retention_deliveries_days: float | None = Field(default=30.0, gt=0)
     """The log of webhooks' deliveries."""
     body_limit_bytes: int = 1 * MIB
-    """Every other request body."""
+    """Limit on every other request body."""
     body_s: float = Field(default=60.0, gt=0)
     """A body that may be longer than `body_limit_bytes` comes on within so long each time; every other one is whole
     by then."""
@@ -169,8 +175,9 @@ class Settings(BaseSettings):
     device_retry_s: float = 600.0
     """A run that failed on a device for a reason that may pass is kept from it so long, or until it has worked."""
     canary_s: float = Field(default=600.0, ge=0)
-    """Until a device that strikes have quarantined is given its first canary run; the pause doubles with each that
-    fails. 0: none are given, an operator releases."""
+    """Pause before a device that strikes have quarantined is given its first canary run; it doubles with each one that
+    fails. 0: no canary runs are given, and an operator releases the device.
+    """
     timed_canary_s: float = Field(default=86_400.0, ge=0)
     """About how often a board that works measures the farm's own models, so that changes of its times are seen. 0:
     never."""
@@ -182,9 +189,9 @@ class Settings(BaseSettings):
     """Least isolation of a device that is given work (0 to 4)."""
     credential_s: float = Field(default=3600.0, le=3600.0)
     enrolment_token_s: float = Field(default=900.0, le=900.0)
-    """How long an enrolment token is good that says nothing else."""
+    """Lifetime of an enrolment token whose request names none."""
     enrolment_token_most_s: float = Field(default=30 * 86400.0, ge=0)
-    """How long it may be good."""
+    """Longest lifetime that an enrolment token may be given."""
     release_number: int = 1
     """Number of the farm's release; devices refuse assignments below the highest they have seen."""
 
@@ -195,7 +202,9 @@ class Settings(BaseSettings):
     poll_s: float = 0.25
     """Pause between two looks at the database while a request is held open."""
     look_s: float = Field(default=5.0, gt=0)
-    """Each API process looks so often for queued runs that it was not called for, to give them to devices that wait."""
+    """Seconds between two looks of an API process for queued runs of which no call told it; it gives them to devices
+    that wait.
+    """
     link_s: float = 24 * 3600.0
     session_s: float = 7 * 24 * 3600.0
     idempotency_s: float = 24 * 3600.0
@@ -222,7 +231,7 @@ class Settings(BaseSettings):
 
     @property
     def cache_folder(self) -> Path:
-        """Where compiled kernels are kept between compiles."""
+        """Folder in which compiled kernels are cached between compiles."""
         return Path(self.cache_dir).resolve() if self.cache_dir else cache_folder()
 
     @property

@@ -13,7 +13,7 @@ _NUL_IN_QUERY = re.compile(rb"%00|\0")
 
 
 def strange_character(text: str) -> str | None:
-    """The first character of `text` that is none, as `U+0000`; None if there is none."""
+    """Returns the first invalid character of `text`, as `U+0000`; None if there is none."""
     match = _STRANGE.search(text)
     return f"U+{ord(match[0]):04X}" if match else None
 

@@ -44,13 +44,13 @@ def show_admin(farm: FarmDep) -> Response:
 
 @router.get("/keys")
 def show_keys(farm: FarmDep, find: Find = "", before: BeforeKey = "") -> Response:
-    """API keys of the organisation."""
+    """Shows the API keys of the organisation."""
     return part_page(farm, keys.part, ListQuery(find, before))
 
 
 @router.post("/keys")
 def make_key(typed: TypedDep, farm: FarmDep) -> Response:
-    """Make one: the answer shows its secret, and nothing else ever does."""
+    """Creates an API key. The answer shows its secret, which is shown nowhere else."""
     return submit_form(
         farm, keys.part, typed, lambda: keys.creation_notice(key_endpoints.create_key(keys.body(typed), farm)), "keys"
     )
@@ -58,20 +58,20 @@ def make_key(typed: TypedDep, farm: FarmDep) -> Response:
 
 @router.post("/keys/{key_id}/revoke")
 def revoke_key(key_id: str, _: TypedDep, farm: FarmDep) -> Response:
-    """Revoke one."""
+    """Revokes an API key."""
     revoked = key_endpoints.revoke_key(key_id, farm)
     return forms.done(path("keys"), f"The key {revoked.name} is revoked: it stopped working")
 
 
 @router.get("/enrolment")
 def show_enrolment(farm: FarmDep, find: Find = "", before: BeforeTok = "") -> Response:
-    """Enrolment tokens."""
+    """Shows the enrolment tokens."""
     return part_page(farm, enrolment.part, ListQuery(find, before))
 
 
 @router.post("/enrolment")
 def make_enrolment_token(request: Request, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Make one: the answer shows the line to paste on the board."""
+    """Creates an enrolment token. The answer shows the line to paste on the board."""
 
     def make() -> CreationNotice:
         address = farm_address(farm.settings.public_url, str(request.base_url))
@@ -83,20 +83,20 @@ def make_enrolment_token(request: Request, typed: TypedDep, farm: FarmDep, princ
 
 @router.post("/enrolment/{token_id}/revoke")
 def revoke_enrolment_token(token_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Revoke one."""
+    """Revokes an enrolment token."""
     revoked = device_endpoints.revoke_enrolment_token(token_id, farm, principal)
     return forms.done(path("enrolment"), f"The token {revoked.name or revoked.id} lets no more boards in")
 
 
 @router.get("/people")
 def show_people(farm: FarmDep, find: Find = "", before: BeforeUsr = "") -> Response:
-    """People of the organisation."""
+    """Shows the people of the organisation."""
     return part_page(farm, people.part, ListQuery(find, before))
 
 
 @router.post("/people")
 def add_person(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Add one."""
+    """Adds a person."""
 
     def add() -> str:
         return f"{user_endpoints.create_user(people.body(typed), farm, principal).name} is added"
@@ -106,19 +106,19 @@ def add_person(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Respo
 
 @router.post("/people/{user_id}/remove")
 def remove_person(user_id: str, _: TypedDep, farm: FarmDep) -> Response:
-    """Remove one: no key of theirs is taken any more."""
+    """Removes a person: none of the person's keys is accepted any more."""
     return forms.done(path("people"), f"{user_endpoints.remove_user(user_id, farm).name} is removed, with all keys")
 
 
 @router.get("/organisations")
 def show_organisations(farm: WholeFarmDep, find: Find = "", before: BeforeOrg = "") -> Response:
-    """Tenants of the farm."""
+    """Shows the tenants of the farm."""
     return part_page(farm, organisations.part, ListQuery(find, before))
 
 
 @router.post("/organisations")
 def found_organisation(typed: TypedDep, farm: WholeFarmDep, principal: PrincipalDep) -> Response:
-    """Found one: the answer shows its administrator's key."""
+    """Creates a tenant. The answer shows its administrator's key."""
 
     def create() -> CreationNotice:
         organisation = organisation_endpoints.create_organisation(organisations.body(typed), farm, principal)
@@ -133,20 +133,20 @@ def found_organisation(typed: TypedDep, farm: WholeFarmDep, principal: Principal
 
 @router.post("/organisations/{organisation_id}/close")
 def close_organisation(organisation_id: str, _: TypedDep, farm: WholeFarmDep, principal: PrincipalDep) -> Response:
-    """Close one."""
+    """Closes a tenant."""
     closed = organisation_endpoints.close_organisation(organisation_id, farm, principal)
     return forms.done(path("organisations"), f"The organisation {closed.name} is closed")
 
 
 @router.get("/windows")
 def show_windows(farm: FarmDep, find: Find = "", before: BeforeMnt = "") -> Response:
-    """Maintenance windows."""
+    """Shows the maintenance windows."""
     return part_page(farm, windows.part, ListQuery(find, before))
 
 
 @router.post("/windows")
 def plan_window(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Plan one."""
+    """Plans a maintenance window."""
 
     def plan() -> str:
         window_endpoints.create_window(windows.body(typed), farm, principal)
@@ -157,20 +157,20 @@ def plan_window(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Resp
 
 @router.post("/windows/{window_id}/remove")
 def remove_window(window_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Take one away."""
+    """Removes a maintenance window."""
     window_endpoints.remove_window(window_id, farm, principal)
     return forms.done(path("windows"), "The window is gone: what it held back may start")
 
 
 @router.get("/releases")
 def show_releases(farm: FarmDep, find: Find = "", before: BeforeRel = "") -> Response:
-    """Releases of the agent."""
+    """Shows the releases of the agent."""
     return part_page(farm, releases.part, ListQuery(find, before))
 
 
 @router.post("/releases")
 def offer_release(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Offer the farm's own agent."""
+    """Offers the farm's agent."""
 
     def offer() -> str:
         return f"Agent {release_endpoints.create_release(releases.body(typed), farm, principal).version} is offered"
@@ -180,14 +180,14 @@ def offer_release(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Re
 
 @router.post("/releases/{release_id}/widen")
 def widen_release(release_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Offer one to all devices that it is for."""
+    """Offers a release to all devices that it is for."""
     wider = release_endpoints.widen_release(release_id, Stage(), farm, principal)
     return forms.done(path("releases"), f"Agent {wider.version} is offered to all devices that it is for")
 
 
 @router.post("/releases/{release_id}/halt")
 def halt_release(release_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Halt one."""
+    """Halts a release."""
     reason = HaltRequest(reason="halted on the dashboard")
     halted = release_endpoints.halt_release(release_id, reason, farm, principal)
     return forms.done(path("releases"), f"Agent {halted.version} is offered to no more devices")

@@ -1,4 +1,4 @@
-"""Which numbers may stand beside each other, and which configurations no other one beats.
+"""Decides which numbers may be shown side by side, and which configurations no other one beats.
 
 Only like is ranked with like: a rule here says why two runs' times, memory, loss or energy are *not comparable*.
 What the comparison is about (plan, target, device) is never an obstacle.
@@ -55,7 +55,7 @@ _SAME_ON_ONE_DEVICE: tuple[_SameRule, ...] = (
 
 
 def obstacles(runs: Sequence[RunFacts]) -> tuple[Obstacle, ...]:
-    """Every reason why these runs are not comparable, by quantity; empty when all are."""
+    """Returns every reason why these runs are not comparable, by quantity; empty when all quantities are."""
     conflicts = [
         Obstacle(quantity, _difference(rule.what, [rule.value(run) for run in runs]))
         for rule in _rules(runs)
@@ -66,12 +66,12 @@ def obstacles(runs: Sequence[RunFacts]) -> tuple[Obstacle, ...]:
 
 
 def comparable(quantity: Quantity, obstacles: Sequence[Obstacle]) -> bool:
-    """True when nothing stands in the way of this quantity."""
+    """Returns whether nothing prevents a comparison of this quantity."""
     return all(obstacle.quantity != quantity for obstacle in obstacles)
 
 
 def letter(index: int) -> str:
-    """A, B, C, D: what the compared runs are called on the page."""
+    """Returns the letter (A, B, C, D) by which the page calls a compared run."""
     return "ABCDEFGH"[index]
 
 
@@ -108,13 +108,15 @@ def _of_one(name: str, run: RunFacts) -> list[Obstacle]:
 
 
 def time_difference(base: RunFacts, other: RunFacts, variations: Variations) -> separate_runs.Difference | None:
-    """`other` against `base`, or None when one of them has no median. `variations`: how devices vary, by their ids."""
+    """Compares `other` with `base`; None when one of them has no median. `variations`: how devices vary, by their
+    ids.
+    """
     sides = [of_device(run, variations) for run in (base, other)]
     return separate_runs.difference(*sides) if all(side.block_us for side in sides) else None
 
 
 def of_device(run: RunFacts, variations: Variations) -> separate_runs.Run:
-    """The run, with what is known of its device."""
+    """Returns the run, with what is known of its device."""
     return separate_runs.Run(run.block_us, variations.get(run.device_id or "", separate_runs.UNKNOWN))
 
 
@@ -135,21 +137,21 @@ def standing(run: RunFacts, variations: Variations) -> separate_runs.Standing | 
 
 
 def dominates(point: Sequence[float], other: Sequence[float]) -> bool:
-    """True when `point` is nowhere worse (larger) than `other` and somewhere better."""
+    """Returns whether `point` is nowhere worse (larger) than `other` and somewhere better."""
     return all(a <= b for a, b in zip(point, other, strict=True)) and any(
         a < b for a, b in zip(point, other, strict=True)
     )
 
 
 def dominated_flags(points: Sequence[Sequence[float]]) -> tuple[bool, ...]:
-    """For each point, whether some other point dominates it. Equal points do not dominate each other."""
+    """Returns, for each point, whether some other point dominates it. Equal points do not dominate each other."""
     return tuple(any(dominates(other, point) for other in points) for point in points)
 
 
 def beaten_flags(
     points: Sequence[Sequence[float]], standings: Sequence[separate_runs.Standing | None]
 ) -> tuple[bool, ...]:
-    """For each point, whether some other one is likely faster and in nothing else (its coordinates) worse."""
+    """Returns, for each point, whether some other one is likely faster and is not worse in any of its coordinates."""
     ranked = [(stands, point) for stands, point in zip(standings, points, strict=True) if stands is not None]
     return tuple(
         stands is not None

@@ -44,7 +44,7 @@ def _refused(farm: Farm, device_id: str, form_id: str, typed: Typed, problem: Pr
 
 @router.post("/rename")
 def rename(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Give it another name."""
+    """Gives a device another name."""
 
     def change() -> str:
         body = forms.body_of(DeviceChange, {"name": typed.text("name")})
@@ -55,7 +55,7 @@ def rename(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalD
 
 @router.post("/tags")
 def set_tags(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Give it these tags, and no others."""
+    """Replaces a device's tags with these."""
 
     def change() -> str:
         with farm.database.read() as session:
@@ -67,7 +67,7 @@ def set_tags(device_id: str, typed: TypedDep, farm: FarmDep, principal: Principa
 
 @router.post("/drain")
 def drain(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Give it nothing new."""
+    """Drains a device: it gets nothing new."""
 
     def begin() -> str:
         body = forms.body_of(StateChange, typed.given("reason"))
@@ -78,7 +78,7 @@ def drain(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDe
 
 @router.post("/quarantine")
 def quarantine(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Give it no work until it is released."""
+    """Quarantines a device: it gets no work until it is released."""
 
     def begin() -> str:
         body = forms.body_of(StateChange, typed.given("reason"))
@@ -89,21 +89,21 @@ def quarantine(device_id: str, typed: TypedDep, farm: FarmDep, principal: Princi
 
 @router.post("/release")
 def release(device_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Give it work again; its strikes are forgotten."""
+    """Gives a quarantined device work again, and clears its strikes."""
     released = endpoints.release_device(device_id, StateChange(reason="on the dashboard"), farm, principal)
     return forms.done(addresses.device(device_id), f"{released.name} is released: it gets work again")
 
 
 @router.post("/resume")
 def resume(device_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Give it work again after a drain."""
+    """Gives a drained device work again."""
     resumed = endpoints.resume_device(device_id, farm, principal)
     return forms.done(addresses.device(device_id), f"{resumed.name} gets work again")
 
 
 @router.post("/canary")
 def set_canary(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Say whether canary runs may bring it back."""
+    """Sets whether canary runs may bring a device back."""
     changed = endpoints.set_canary(device_id, CanaryChange(enabled=typed.text("enabled") == "yes"), farm, principal)
     words = "gets no canary runs" if changed.canary_off else "gets canary runs"
     return forms.done(addresses.device(device_id), f"{changed.name} {words}")
@@ -111,6 +111,6 @@ def set_canary(device_id: str, typed: TypedDep, farm: FarmDep, principal: Princi
 
 @router.post("/remove")
 def remove(device_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Remove it for ever."""
+    """Removes a device for ever."""
     removed = endpoints.remove_device(device_id, farm, principal)
     return forms.done(addresses.page("devices"), f"{removed.name} is removed")

@@ -35,7 +35,7 @@ Facts = TypeVar("Facts", RunFacts, JobFacts)
 
 @dataclass(frozen=True, slots=True)
 class Source(Generic[Facts]):
-    """How the entries of one table are read."""
+    """Functions that read the entries of one table."""
 
     before: Callable[[Session, str, int], list[Facts]]
     """Entries with ids below the given one (empty: all), the newest first."""
@@ -44,7 +44,7 @@ class Source(Generic[Facts]):
 
 
 def runs_file(database: Database, chosen: RunFilter, sort: str = "") -> WholeTable:
-    """Every run that the filter takes, older pages too."""
+    """Returns every run that matches the filter, older pages too."""
 
     def before(session: Session, last: str, limit: int) -> list[RunFacts]:
         return queries.runs(session, chosen, limit, last)
@@ -54,7 +54,7 @@ def runs_file(database: Database, chosen: RunFilter, sort: str = "") -> WholeTab
 
 
 def jobs_file(database: Database, chosen: JobFilter, sort: str = "") -> WholeTable:
-    """Every job that the filter takes, older pages too."""
+    """Returns every job that matches the filter, older pages too."""
 
     def before(session: Session, last: str, limit: int) -> list[JobFacts]:
         return queries.jobs(session, chosen, limit, last)
@@ -64,7 +64,7 @@ def jobs_file(database: Database, chosen: JobFilter, sort: str = "") -> WholeTab
 
 
 def history_file(database: Database, device_id: str) -> WholeTable:
-    """A device's whole health history."""
+    """Returns a device's whole health history."""
 
     def rows() -> Iterator[Row]:
         last: int | None = None
@@ -80,7 +80,9 @@ def history_file(database: Database, device_id: str) -> WholeTable:
 
 
 def benchmarks_file(database: Database, chosen: RunFilter, *, all_verdicts: bool, sort: str = "") -> Table:
-    """The newest measured run of each configuration that there ever was; memory grows with the configurations."""
+    """Returns the newest measured run of each configuration that there ever was; memory grows with the
+    configurations.
+    """
     newest: dict[tuple[object, ...], RunFacts] = {}
     counted: Counter[tuple[object, ...]] = Counter()
 

@@ -18,7 +18,7 @@ LAST_LOSSES = 10
 
 
 def what_of(model_name: str, plan_name: str, target: str) -> str:
-    """`mobilenet_v2 · sparse · x86-64-v4`."""
+    """Returns the names in one line: `mobilenet_v2 · sparse · x86-64-v4`."""
     return f"{model_name} · {plan_name} · {target}"
 
 

@@ -37,7 +37,7 @@ class Typed:
     values: Mapping[str, tuple[str, ...]]
 
     def text(self, name: str) -> str:
-        """The field's first value; empty if there is none."""
+        """Returns the field's first value; empty if there is none."""
         return next(iter(self.values.get(name, ())), "")
 
     def all(self, name: str) -> tuple[str, ...]:
@@ -45,12 +45,14 @@ class Typed:
         return tuple(value for value in self.values.get(name, ()) if value)
 
     def given(self, *names: str) -> dict[str, str]:
-        """Those of these fields that something was typed into."""
+        """Returns those of these fields into which something was typed."""
         return {name: self.text(name) for name in names if self.text(name)}
 
 
 async def posted(request: Request, _: Annotated[None, Depends(visitors.meet)]) -> Typed:
-    """The form of a request. Raises: Forbidden (no page of the farm showed it to this browser), Invalid (a text)."""
+    """Returns the form of a request. Raises: Forbidden (no page of the farm showed it to this browser), Invalid (a
+    text).
+    """
     read = await request.form(max_files=0, max_fields=MOST_FIELDS)
     values: dict[str, tuple[str, ...]] = {}
     for name, value in read.multi_items():
@@ -112,7 +114,9 @@ class Form:
     next_step: str = ""
 
     def refused(self, typed: Typed, problem: Problem) -> Form:
-        """The same form with what was typed into it, and the reason beside the field that it is about."""
+        """Returns the same form with what was typed into it, and with the reason beside the field that caused the
+        refusal.
+        """
         detail = str(problem.detail)
         where = problem.where.replace("body.", "").split(".")[0]
         fields = tuple(_with_input(field, typed, detail if field.name == where else "") for field in self.fields)
@@ -127,7 +131,7 @@ def _with_input(field: Field, typed: Typed, error: str) -> Field:
 
 
 def body_of(kind: type[Body], values: Mapping[str, Any]) -> Body:
-    """The API's body of these values. Raises: Invalid, which names the field."""
+    """Returns the API's body of these values. Raises: Invalid, which names the field."""
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
@@ -138,7 +142,7 @@ def body_of(kind: type[Body], values: Mapping[str, Any]) -> Body:
 
 
 def number(typed: Typed, name: str, *, times: float = 1.0) -> float | None:
-    """A number that was typed, `times` as much; None if nothing was. Raises: Invalid."""
+    """Returns a number that was typed, multiplied by `times`; None if nothing was. Raises: Invalid."""
     text = typed.text(name)
     if not text:
         return None
@@ -149,14 +153,14 @@ def number(typed: Typed, name: str, *, times: float = 1.0) -> float | None:
 
 
 def done(to: str, message: str, tone: Literal["good", "bad"] = "good") -> Response:
-    """To the page that says what came of it."""
+    """Redirects to the page that reports the outcome."""
     answer = RedirectResponse(to, status_code=303, headers={"Cache-Control": "no-store"})
     visitors.tell(answer, Notice(message, tone))
     return answer
 
 
 def back(typed: Typed, otherwise: str) -> str:
-    """The page of the dashboard that the form was on, if it says so; never another site's."""
+    """Returns the page of the dashboard that the form was on, if it says so; never another site's."""
     to = typed.text("back")
     is_ours = to == addresses.ROOT or to.startswith((f"{addresses.ROOT}/", f"{addresses.ROOT}?"))
     return to if is_ours and "\\" not in to and "\n" not in to else otherwise

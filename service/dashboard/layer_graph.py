@@ -40,7 +40,7 @@ class LayerGroup:
     name: str
     layers: int
     alike: int
-    """How many modules in a row it stands for."""
+    """Number of adjacent modules that the group stands for."""
     operators: tuple[tuple[str, int], ...]
     before: int
     after: Mapping[str, int]
@@ -60,7 +60,7 @@ class LayerGraph:
 
 
 def layer_graph(bundle: BundleFacts) -> LayerGraph | None:
-    """None of a bundle whose report tells neither layers nor a plan's table."""
+    """Returns the graph of a bundle's layers; None if the bundle's report has neither layers nor a plan's table."""
     section = bundle.compile_report.get("layers")
     entries = section.get("rows") if isinstance(section, Mapping) else None
     is_whole = isinstance(section, Mapping) and isinstance(entries, list)
@@ -98,7 +98,9 @@ def _path(entry: Mapping[object, object]) -> tuple[str, ...]:
 
 
 def _groups(rows: Sequence[LayerRow]) -> tuple[LayerGroup, ...]:
-    """As deep as a page can hold; where there are too many, neighbours that look alike become one."""
+    """Groups the layers by module, as deep as fits on a page. Where there are too many groups, neighbours that look
+    alike become one.
+    """
     deepest = max(len(row.path) for row in rows)
     runs: list[list[list[int]]] = []
     for depth in range(deepest, 0, -1):

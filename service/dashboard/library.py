@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGES = Path(__file__).parent / "node_modules"
-"""Where `npm ci` puts it in a checkout and in images, and scripts/release.py in a wheel."""
+"""Folder of the chart library: `npm ci` installs it there in a checkout and in images, scripts/release.py in a
+wheel.
+"""
 FILES: Mapping[str, str] = {
     "uPlot.iife.min.js": "uplot/dist/uPlot.iife.min.js",
     "uPlot.min.css": "uplot/dist/uPlot.min.css",

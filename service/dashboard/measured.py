@@ -55,7 +55,7 @@ def measured(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS
 
 
 def pickable(session: Session, limit: int) -> tuple[tuple[str, str], ...]:
-    """(id, what it was) of the newest runs that brought a measurement."""
+    """Returns (id, what it was) of the newest runs that brought a measurement."""
     columns = (Run.id, Run.name, Run.mode, Run.target, Run.device_id, Run.created_at, Holding.plan_name)
     statement = (
         select(*columns, Holding.name.label("model_name"))

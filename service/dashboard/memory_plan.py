@@ -10,7 +10,7 @@ from service.dashboard.facts import BundleFacts
 
 
 def arena_plan(bundle: BundleFacts) -> ArenaPlan | None:
-    """The plan, or None when the bundle tells no arena (built by another compiler version)."""
+    """Returns the plan, or None when the bundle has no arena (built by another compiler version)."""
     arena = bundle.compile_report.get("arena")
     if not isinstance(arena, Mapping):
         return None
@@ -28,7 +28,9 @@ def arena_plan(bundle: BundleFacts) -> ArenaPlan | None:
 
 
 def kernel_phases(bundle: BundleFacts) -> tuple[str, ...]:
-    """The phase of each kernel call of a step: of the training program, then of what other micro-batches run."""
+    """Returns the phase of each kernel call of a step: of the training program, then of what other micro-batches
+    run.
+    """
     kernels = bundle.manifest.get("kernels")
     if not isinstance(kernels, list):
         return ()
@@ -36,7 +38,9 @@ def kernel_phases(bundle: BundleFacts) -> tuple[str, ...]:
 
 
 def _training_calls(bundle: BundleFacts) -> int | None:
-    """How many of the calls are the training program's, whose arena is told; None where the report does not say."""
+    """Returns how many of the calls belong to the training program, whose arena the plan shows; None if the report does
+    not say.
+    """
     return dict(graph_counts(bundle)).get("kernel calls")
 
 
@@ -54,7 +58,7 @@ def planned_bytes(bundle: BundleFacts, name: str) -> int | None:
 
 
 def ways(bundle: BundleFacts) -> tuple[WayPoint, ...]:
-    """The ways to run the step that the compiler looked at, by falling memory."""
+    """Returns the ways to run the step that the compiler considered, by falling memory."""
     entries = bundle.compile_report.get("memory_curve")
     points = tuple(filter(None, map(_way, entries))) if isinstance(entries, list) else ()
     return tuple(sorted(points, key=lambda way: (-way.needed_bytes, way.flops_ratio)))
@@ -70,7 +74,7 @@ def _way(entry: object) -> WayPoint | None:
 
 
 def learning(bundle: BundleFacts) -> tuple[int, int] | None:
-    """(parameters that learn, all parameters), counted by element."""
+    """Returns (parameters that learn, all parameters), counted by element."""
     counts = bundle.manifest.get("parameters")
     if not isinstance(counts, Mapping):
         return None
@@ -79,7 +83,9 @@ def learning(bundle: BundleFacts) -> tuple[int, int] | None:
 
 
 def manifest_text(bundle: BundleFacts, name: str) -> str:
-    """A plain entry of the manifest (`batch`, `threads`, `loss`, `optimizer`) as text; empty when it has none."""
+    """Returns a plain entry of the manifest (`batch`, `threads`, `loss`, `optimizer`) as text; empty when it has
+    none.
+    """
     value = bundle.manifest.get(name)
     return str(value) if isinstance(value, str | int | float) else ""
 
@@ -97,7 +103,7 @@ def warnings(bundle: BundleFacts) -> tuple[Mapping[str, object], ...]:
 
 
 def graph_counts(bundle: BundleFacts) -> tuple[tuple[str, int], ...]:
-    """Graph statistics, name and count, as the compiler ordered them."""
+    """Returns the graph statistics, name and count, as the compiler ordered them."""
     graph = bundle.compile_report.get("graph")
     if not isinstance(graph, Mapping):
         return ()

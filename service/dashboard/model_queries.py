@@ -58,7 +58,7 @@ class Best:
 
 
 def models(session: Session) -> list[ModelFacts]:
-    """Models that the caller's organisation holds bundles of, those built last first."""
+    """Returns the models of which the caller's organisation holds bundles, those built last first."""
     newest = func.max(Bundle.created_at)
     query = (
         select(Bundle.model_digest, func.max(Holding.name), func.count(), newest)
@@ -71,7 +71,7 @@ def models(session: Session) -> list[ModelFacts]:
 
 
 def bundles(session: Session, model_digest: str, plan_digest: str = "") -> list[Built]:
-    """A model's bundles, the newest first; of one plan, or all."""
+    """Returns a model's bundles, the newest first; of one plan, or all."""
     query = (
         select(Bundle, Holding)
         .join(Holding, holds_bundle(Bundle.digest, true()))
@@ -105,20 +105,20 @@ def bundles(session: Session, model_digest: str, plan_digest: str = "") -> list[
 
 
 def jobs(session: Session, model_digest: str, plan_digest: str, limit: int) -> list[JobFacts]:
-    """The newest compile jobs of a model; of one plan, or all."""
+    """Returns the newest compile jobs of a model; of one plan, or all."""
     of = [Job.model_digest == model_digest, *([Job.plan_digest == plan_digest] if plan_digest else [])]
     ids = select(Job.id).where(*of).order_by(Job.id.desc()).limit(limit)
     return sorted(queries.jobs_by_id(session, list(session.scalars(ids))), key=lambda job: job.id, reverse=True)
 
 
 def runs(session: Session, digests: Sequence[str], limit: int) -> list[RunFacts]:
-    """The newest runs of these bundles."""
+    """Returns the newest runs of these bundles."""
     ids = select(Run.id).where(Run.bundle_digest.in_(digests)).order_by(Run.id.desc()).limit(limit)
     return sorted(queries.runs_by_id(session, list(session.scalars(ids))), key=lambda run: run.id, reverse=True)
 
 
 def best(session: Session, digests: Sequence[str]) -> list[Best]:
-    """The shortest median of each bundle on each device, the shortest first."""
+    """Returns the shortest median of each bundle on each device, the shortest first."""
     query = (
         select(Run.id, Run.bundle_digest, Run.device_id, Run.measurement_class, Run.median_us)
         .where(

@@ -21,7 +21,7 @@ HINT = "the list of models leads to all that were compiled"
 
 @router.get("/models")
 def show_models(farm: FarmDep) -> Response:
-    """Every model that bundles were made of."""
+    """Shows every model from which bundles were made."""
     with farm.database.read() as session:
         return render.page("models.html", table=models_table(session), section="models")
 

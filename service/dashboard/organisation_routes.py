@@ -23,7 +23,7 @@ router = APIRouter(prefix=f"{addresses.ROOT}/admin", dependencies=[Depends(visit
 
 @router.get("/organisation")
 def show_own(farm: FarmDep, principal: PrincipalDep) -> Response:
-    """The caller's own."""
+    """Shows the caller's organisation."""
     with farm.database.read() as session:
         page = organisation_page(session, farm.settings, principal.organisation_id, is_own=True)
     return render.page("admin_organisation.html", page=page, section="admin")
@@ -39,19 +39,19 @@ def show_organisation(organisation_id: str, farm: WholeFarmDep) -> Response:
 
 @router.post("/organisations/{organisation_id}/name")
 def rename_organisation(organisation_id: str, typed: TypedDep, farm: WholeFarmDep, principal: PrincipalDep) -> Response:
-    """Rename it."""
+    """Renames an organisation."""
     return _changed(farm, principal, organisation_id, typed, name_change, "change-name")
 
 
 @router.post("/organisations/{organisation_id}/limits")
 def set_limits(organisation_id: str, typed: TypedDep, farm: WholeFarmDep, principal: PrincipalDep) -> Response:
-    """Set limits of its own."""
+    """Sets limits of an organisation."""
     return _changed(farm, principal, organisation_id, typed, limits_change, "change-limits")
 
 
 @router.post("/organisations/{organisation_id}/stays")
 def set_stays(organisation_id: str, typed: TypedDep, farm: WholeFarmDep, principal: PrincipalDep) -> Response:
-    """Set how long what it has stays."""
+    """Sets how long an organisation's data is retained."""
     return _changed(farm, principal, organisation_id, typed, stays_change, "change-stays")
 
 

@@ -84,7 +84,7 @@ CLASSES: Mapping[str, tuple[str, str]] = {
 
 
 def state_chip(state: str) -> Chip:
-    """The state of a job, run, attempt or device."""
+    """Returns the chip that shows the state of a job, run, attempt or device."""
     icon, tone = STATES.get(state, ("question", ""))
     return Chip(state, icon, tone)
 
@@ -96,7 +96,7 @@ def verdict_chip(verdict: str, rule: str = "") -> Chip:
 
 
 def outcome_chip(outcome: str, hint: str = "") -> Chip:
-    """How training ended."""
+    """Returns the chip that says how training ended."""
     icon, tone = OUTCOMES.get(outcome, ("question", ""))
     return Chip(outcome.replace("_", " "), icon, tone, hint)
 
@@ -145,13 +145,13 @@ class Figure:
     """(class of the key, label)."""
     table: Table | None = None
     data_href: str = ""
-    """Where CSV and JSON of the data are, without the ending."""
+    """Address of the data as CSV and JSON, without the ending."""
     chart: Chart | None = None
-    """The same for the chart library: to zoom and to point at."""
+    """The same figure for the chart library, in which readers zoom and point."""
     picture_note: str = ""
-    """Note that holds of the server's picture alone."""
+    """Note that applies only to the picture that the server draws."""
     live_note: str = ""
-    """Note that holds of the library's chart alone."""
+    """Note that applies only to the library's chart."""
 
     @property
     def size_bytes(self) -> int:

@@ -35,7 +35,7 @@ class ProblemPage:
 
 
 def install(app: FastAPI) -> None:
-    """Answer browsers with pages. Call it after `service.base.problems.install`, whose answers it dresses up."""
+    """Answers browsers with pages. Call it after `service.base.problems.install`, whose answers it renders."""
     for kind in HANDLED:
         inner = cast("Handler", app.exception_handlers[kind])
         app.add_exception_handler(kind, _dressed(inner))
@@ -50,7 +50,9 @@ def _dressed(inner: Handler) -> Handler:
 
 
 def wants_page(request: Request) -> bool:
-    """True for a browser on one of our pages. Programs, and the data files of tables, get problem documents."""
+    """Returns whether the request is from a browser on one of our pages. Programs, and requests for the data files of
+    tables, get problem documents.
+    """
     path = request.url.path
     is_page = path == "/" or (
         path.startswith(("/open/", "/docs", addresses.ROOT)) and not path.endswith((".csv", ".json"))
@@ -59,7 +61,7 @@ def wants_page(request: Request) -> bool:
 
 
 def came_from(request: Request) -> str:
-    """The page of ours that a refused form was on; empty if there is none."""
+    """Returns the page of ours that a refused form was on; empty if there is none."""
     if request.method != "POST":
         return ""
     before = urlsplit(request.headers.get("referer", ""))
@@ -68,7 +70,9 @@ def came_from(request: Request) -> str:
 
 
 def without(request: Request, field: str) -> str:
-    """The page that was asked for, without the field of its query that was refused; empty if that is not why."""
+    """Returns the address of the page that was requested, without the field of its query that was refused; empty if
+    that is not why.
+    """
     fields = request.query_params.multi_items()
     remaining = [(name, value) for name, value in fields if name != field]
     return (
@@ -79,7 +83,7 @@ def without(request: Request, field: str) -> str:
 
 
 def problem_page(answer: Response, request: Request) -> Response:
-    """The page of a problem document; anything else is left as it is."""
+    """Returns the page of a problem document; anything else is left as it is."""
     if answer.status_code < 400:
         return answer
     body = json.loads(bytes(answer.body))

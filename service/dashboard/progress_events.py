@@ -28,7 +28,7 @@ class SentStep:
 
 
 def steps(session: Session, run_id: str, limit: int | None = MOST_STEPS) -> list[SentStep]:
-    """The newest steps in their order: of an attempt that goes on, also those of the ones before."""
+    """Returns the newest steps in their order; for an attempt that goes on, also those of the attempts before."""
     query = select(Event.body, Event.at).where(Event.subject == run_id, Event.kind == "step").order_by(Event.id.desc())
     rows = [dict(body) | {"at": at} for body, at in session.execute(query.limit(limit))]
     return [
@@ -38,19 +38,19 @@ def steps(session: Session, run_id: str, limit: int | None = MOST_STEPS) -> list
 
 
 def log(session: Session, run_id: str) -> list[EventFacts]:
-    """The newest lines that its devices said, oldest first."""
+    """Returns the newest lines that the run's devices sent, oldest first."""
     query = select(Event).where(Event.subject == run_id, Event.kind == "log").order_by(Event.id.desc())
     newest = session.scalars(query.limit(MOST_LINES))
     return [EventFacts(event.at, event.kind, str(event.body.get("message", "")), event.id) for event in newest][::-1]
 
 
 def losses(session: Session, run_id: str, limit: int | None = MOST_STEPS) -> list[float | None]:
-    """Losses in step order."""
+    """Returns the losses in step order."""
     return [step.loss for step in steps(session, run_id, limit)]
 
 
 def validations(session: Session, run_id: str) -> list[Validation]:
-    """Validations in step order: of an attempt that goes on, also those before."""
+    """Returns the validations in step order; for an attempt that goes on, also those before."""
     query = select(Event.body).where(Event.subject == run_id, Event.kind == "eval").order_by(Event.id)
     needed = {"step", "samples", "loss"}
     bodies = [body for body in session.scalars(query) if body.get("message") == "validation" and needed <= body.keys()]
@@ -62,7 +62,9 @@ def validations(session: Session, run_id: str) -> list[Validation]:
 
 
 def _as_one(bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Events of steps as of one attempt: what a later attempt does again, an earlier one has not done."""
+    """Returns the events of steps as if from one attempt: steps that a later attempt repeats are dropped from an
+    earlier one.
+    """
     merged: list[dict[str, Any]] = []
     for body in bodies:
         step = body.get("step") or 0

@@ -57,8 +57,9 @@ RunRows = Select[Run, Bundle, Holding]
 
 
 def _run_select() -> RunRows:
-    """Runs with what their organisation calls their bundle; devices and data are looked up beside them, since a
-    database takes longer to plan a join of six tables than to read a page of rows."""
+    """Returns runs with what their organisation calls their bundle; devices and data are looked up beside them, since a
+    database takes longer to plan a join of six tables than to read a page of rows.
+    """
     return (
         select(Run, Bundle, Holding)
         .join(Bundle, Bundle.digest == Run.bundle_digest)
@@ -104,12 +105,12 @@ def _filtered_runs(chosen: RunFilter, before: str) -> RunRows:
 
 
 def runs(session: Session, chosen: RunFilter, limit: int, before: str = "") -> list[RunFacts]:
-    """Runs, newest first, without their reports; with `before`, those older than that id."""
+    """Returns runs, newest first, without their reports; with `before`, those older than that id."""
     return _found_runs(session, _filtered_runs(chosen, before).limit(limit))
 
 
 def runs_by_id(session: Session, ids: Sequence[str]) -> list[RunFacts]:
-    """The runs of these ids, without their reports, in any order."""
+    """Returns the runs of these ids, without their reports, in any order."""
     return _found_runs(session, _run_select().where(Run.id.in_(ids)))
 
 
@@ -126,19 +127,19 @@ def run(session: Session, run_id: str) -> RunFacts | None:
 
 
 def measured_runs(session: Session, chosen: RunFilter, limit: int, before: str = "") -> list[RunFacts]:
-    """The newest runs that brought a measurement, newest first, without their reports."""
+    """Returns the newest runs that brought a measurement, newest first, without their reports."""
     statement = _filtered_runs(chosen, before).where(Run.state == "succeeded", Run.median_us.is_not(None))
     return _found_runs(session, statement.limit(limit))
 
 
 def with_reports(session: Session, runs: Sequence[RunFacts]) -> list[RunFacts]:
-    """The same runs with the report that counts, where there is one that can be read."""
+    """Returns the same runs with the report that counts, if there is one that can be read."""
     reports = reports_of(session, [entry.id for entry in runs])
     return [_with_report(entry, *reports.get(entry.id, (None, None))) for entry in runs]
 
 
 def with_precision(session: Session, runs: Sequence[RunFacts]) -> list[RunFacts]:
-    """The same runs with what their bundles compute with."""
+    """Returns the same runs with the precision in which their bundles compute."""
     precisions = {
         digest: precision(built(session, digest).manifest) for digest in {entry.bundle_digest for entry in runs}
     }
@@ -146,7 +147,7 @@ def with_precision(session: Session, runs: Sequence[RunFacts]) -> list[RunFacts]
 
 
 def reports_of(session: Session, run_ids: Sequence[str]) -> dict[str, tuple[Report, ReportKey]]:
-    """The report that counts of each of these runs; each is read once, as it never changes."""
+    """Returns the report that counts of each of these runs; each is read once, as it never changes."""
     lasting = lasting_of(session)
     recorded = select(Result.run_id, Result.attempt_id, Result.digest).where(
         Result.run_id.in_(run_ids), Result.state == "recorded"
@@ -181,14 +182,14 @@ def _report(body: Mapping[str, Any]) -> Report | None:
 
 
 def attempts_of_device(session: Session, device_id: str, limit: int) -> list[AttemptFacts]:
-    """The newest attempts on a device, newest first."""
+    """Returns the newest attempts on a device, newest first."""
     statement = select(Attempt, Device.name).join(Device, Device.id == Attempt.device_id)
     newest = statement.where(Attempt.device_id == device_id).order_by(Attempt.id.desc()).limit(limit)
     return [_attempt_facts(attempt, name) for attempt, name in session.execute(newest)]
 
 
 def jobs(session: Session, chosen: JobFilter, limit: int, before: str = "") -> list[JobFacts]:
-    """Compile jobs, newest first; with `before`, those older than that id."""
+    """Returns compile jobs, newest first; with `before`, those older than that id."""
     statement = select(Job).where(*chosen.conditions()).order_by(Job.id.desc())
     if before:
         statement = statement.where(Job.id < before)
@@ -196,7 +197,7 @@ def jobs(session: Session, chosen: JobFilter, limit: int, before: str = "") -> l
 
 
 def jobs_by_id(session: Session, ids: Sequence[str]) -> list[JobFacts]:
-    """The jobs of these ids, in any order."""
+    """Returns the jobs of these ids, in any order."""
     return [_job_facts(job) for job in session.scalars(select(Job).where(Job.id.in_(ids)))]
 
 
@@ -207,7 +208,7 @@ def job(session: Session, job_id: str) -> JobFacts | None:
 
 
 def bundle(session: Session, digest: str) -> BundleFacts | None:
-    """A bundle with its manifest and compile report."""
+    """Returns a bundle with its manifest and compile report."""
     query = select(Bundle, Holding).join(Holding, holds_bundle(Bundle.digest, true()))
     row = session.execute(query.where(Bundle.digest == digest).options(undefer(Bundle.compile_report))).first()
     if row is None:
@@ -225,7 +226,7 @@ def bundle(session: Session, digest: str) -> BundleFacts | None:
 
 
 def devices(session: Session, now: float | None = None) -> list[DeviceFacts]:
-    """Every device that was not removed, by name."""
+    """Returns every device that was not removed, by name."""
     at = time.time() if now is None else now
     statement = select(Device).where(Device.state != "removed").order_by(func.lower(Device.name), Device.id)
     busy = busy_devices(session)
@@ -242,7 +243,7 @@ def device(session: Session, device_id: str, now: float | None = None) -> Device
 
 
 def device_history(session: Session, device_id: str, limit: int, *, before: int | None = None) -> list[EventFacts]:
-    """A device's health events, newest first; with `before`, those older than that event."""
+    """Returns a device's health events, newest first; with `before`, those older than that event."""
     statement = select(DeviceEvent).where(DeviceEvent.device_id == device_id).order_by(DeviceEvent.id.desc())
     if before is not None:
         statement = statement.where(DeviceEvent.id < before)
@@ -251,8 +252,10 @@ def device_history(session: Session, device_id: str, limit: int, *, before: int 
 
 
 def counts(session: Session) -> dict[str, dict[str, int]]:
-    """How many jobs and runs are in each state. Those that have ended may be millions: where counting them takes long,
-    they are as of some seconds ago; open ones never. Canary runs are the farm's own, and counted nowhere."""
+    """Returns how many jobs and runs are in each state. There may be millions that have ended: if counting them takes
+    long, their counts are some seconds old; those of open ones never are. Canary runs belong to the farm and are not
+    counted.
+    """
     return {"jobs": _by_state(session, Job, OPEN_JOB_STATES), "runs": _by_state(session, Run, OPEN_RUN_STATES)}
 
 
@@ -270,7 +273,7 @@ def _by_state(session: Session, table: type[Job | Run], open_states: tuple[str, 
 
 
 def bundle_values(session: Session) -> dict[str, tuple[str, ...]]:
-    """Model names, plan names and targets that bundles have, for filters."""
+    """Returns the model names, plan names and targets that bundles have, for filters."""
     return {
         "model": _distinct(session, Holding.name, Holding.kind == "bundle"),
         "plan": _distinct(session, Holding.plan_name, Holding.kind == "bundle"),
@@ -279,7 +282,7 @@ def bundle_values(session: Session) -> dict[str, tuple[str, ...]]:
 
 
 def job_values(session: Session) -> dict[str, tuple[str, ...]]:
-    """Model names, plan names and targets that jobs asked for, for filters."""
+    """Returns the model names, plan names and targets that jobs asked for, for filters."""
     return {
         "model": _distinct(session, Job.model_name),
         "plan": _distinct(session, Job.plan_name),
@@ -288,13 +291,13 @@ def job_values(session: Session) -> dict[str, tuple[str, ...]]:
 
 
 def run_tags(session: Session) -> tuple[str, ...]:
-    """Tags of the newest runs that have any."""
+    """Returns the tags of the newest runs that have any."""
     texts = session.scalars(select(Run.tags).where(IS_TAGGED).order_by(Run.id.desc()).limit(MOST_TAGGED))
     return tuple(sorted({tag for text in texts for tag in tags_in(text)}))
 
 
 def device_choices(session: Session) -> tuple[tuple[str, str], ...]:
-    """(id, name) of every device that ever enrolled."""
+    """Returns (id, name) of every device that ever enrolled."""
     statement = select(Device.id, Device.name).order_by(func.lower(Device.name))
     return tuple((str(device_id), str(name)) for device_id, name in session.execute(statement))
 
@@ -373,7 +376,7 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Name
 
 
 def _wishes(wants: str | None) -> str:
-    """`any with tag rack=7`: of a run that may go to whatever device has what it wants."""
+    """Describes the device of a run that may go to whatever device has what it wants: `any with tag rack=7`."""
     return "any with " + wants.replace(":", " ").replace("\n", ", ") if wants else ""
 
 
@@ -391,7 +394,7 @@ def _manifest_memory(manifest: Mapping[str, Any], name: str) -> int | None:
 
 
 def manifest_batch(manifest: Mapping[str, Any]) -> int | None:
-    """As planned; None where the manifest tells none."""
+    """Returns the planned batch; None if the manifest has none."""
     batch = manifest.get("batch")
     return batch if isinstance(batch, int) else None
 

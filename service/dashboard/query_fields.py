@@ -82,7 +82,7 @@ def run_filter(
     tag: Text = "",
     engine: Engine = "",
 ) -> RunFilter:
-    """The run filter of a query."""
+    """Returns the run filter of a query."""
     chosen = RunFilter(
         state, mode, bundle, target, device, measurement_class, verdict, model, plan, group, code, tag, engine
     )
@@ -98,7 +98,7 @@ def benchmark_filter(
     data: Text = "",
     precision: Precision = "",
 ) -> BenchmarkFilter:
-    """The filter of the page of benchmarks."""
+    """Returns the filter of the page of benchmarks."""
     _check(
         farm,
         [
@@ -118,7 +118,7 @@ def benchmark_filter(
 def job_filter(
     farm: FarmDep, state: JobState = "", model: Text = "", plan: Text = "", target: Text = "", code: Text = ""
 ) -> JobFilter:
-    """The job filter of a query."""
+    """Returns the job filter of a query."""
     _check(
         farm,
         [
@@ -137,7 +137,7 @@ def device_filter(
     device_class: Annotated[str, Query(alias="class", max_length=200)] = "",
     tag: Text = "",
 ) -> DeviceFilter:
-    """The device filter of a query."""
+    """Returns the device filter of a query."""
     _check(
         farm,
         [
@@ -149,7 +149,7 @@ def device_filter(
 
 
 def audit_filter(farm: FarmDep, chosen: AuditFilterDep) -> AuditFilter:
-    """The filter of a query over the audit log."""
+    """Returns the filter of a query over the audit log."""
     _check(
         farm,
         [
@@ -194,7 +194,7 @@ def _is_tagged(session: Session, tag: str) -> bool:
 
 
 def _device_tags(session: Session) -> list[str]:
-    """`key` and `key=value`, of which filters take both."""
+    """Returns `key` and `key=value` of each tag, since filters accept both."""
     every = session.scalars(select(Device.tags).where(Device.state != "removed"))
     pairs = {pair for tags in every for pair in tags.items()}
     return sorted({key for key, _ in pairs} | {f"{key}={value}" for key, value in pairs if value})

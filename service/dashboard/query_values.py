@@ -33,10 +33,10 @@ class Checked(ABC):
 
     @abstractmethod
     def check(self, given: str) -> str:
-        """The value. Raises: Invalid."""
+        """Returns the value. Raises: Invalid."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Called by pydantic: as the type says, then as `check` says."""
+        """Returns the schema for pydantic: the value is checked as the type says, then by `check`."""
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
 
@@ -48,7 +48,7 @@ class Among(Checked):
     choices: tuple[str, ...]
 
     def check(self, given: str) -> str:
-        """The value. Raises: Invalid."""
+        """Returns the value. Raises: Invalid."""
         check_value(self.field, given, self.choices)
         return given
 
@@ -61,7 +61,7 @@ class OfRow(Checked):
     kind: str
 
     def check(self, given: str) -> str:
-        """The value. Raises: Invalid."""
+        """Returns the value. Raises: Invalid."""
         if given and re.fullmatch(rf"{self.kind}_[0-9a-z]+", given) is None:
             raise Invalid(
                 "query.value",
@@ -91,7 +91,7 @@ class Name:
 def name_in(
     field: str, value: str, column: InstrumentedAttribute[Any], *conditions: ColumnElement[bool], is_told: bool = True
 ) -> Name:
-    """A name in a column. `is_told`: others are listed where it is not there."""
+    """Returns a name in a column. `is_told`: others are listed where it is not there."""
     there = select(column).where(*conditions)
 
     def is_there(session: Session) -> bool:

@@ -32,7 +32,7 @@ def show_queue(farm: FarmDep, lane: Annotated[str, Query(max_length=64)] = "") -
 
 @router.post("/runs/{run_id}/cancel")
 def cancel_run(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Ask a run to stop."""
+    """Asks a run to stop."""
     run = run_endpoints.cancel_run(run_id, farm, principal)
     outcomes = {"cancelled": "is cancelled", "leased": "is asked to stop", "running": "is asked to stop"}
     return forms.done(forms.back(typed, addresses.run(run_id)), f"The run {run_id} {outcomes.get(run.state, OVER)}")
@@ -40,7 +40,7 @@ def cancel_run(run_id: str, typed: TypedDep, farm: FarmDep, principal: Principal
 
 @router.post("/jobs/{job_id}/cancel")
 def cancel_job(job_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Ask a compile to stop."""
+    """Asks a compile to stop."""
     job = job_endpoints.cancel_job(job_id, farm, principal)
     outcomes = {"cancelled": "is cancelled", "compiling": "is asked to stop"}
     return forms.done(forms.back(typed, addresses.job(job_id)), f"The compile {job_id} {outcomes.get(job.state, OVER)}")
@@ -48,7 +48,7 @@ def cancel_job(job_id: str, typed: TypedDep, farm: FarmDep, principal: Principal
 
 @router.post("/jobs/{job_id}/retry")
 def compile_again(job_id: str, farm: FarmDep, principal: PrincipalDep, _: TypedDep) -> Response:
-    """Compile the same once more; leads to the job of it."""
+    """Compiles the same once more, and leads to that job."""
     answer = job_endpoints.compile_again(job_id, farm, principal)
     new_job_id = answer.headers["location"].rpartition("/")[2]
     outcome = (

@@ -18,7 +18,7 @@ router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)],
 
 @router.get("/api")
 def show_api(request: Request, farm: FarmDep) -> Response:
-    """Every endpoint of the API."""
+    """Shows every endpoint of the API."""
     body = _reference(_Described(request), farm.settings.public_url, farm.part(Permissions))
     return render.page("api.html", body=body, section="api")
 
@@ -38,6 +38,8 @@ class _Described:
 
 @lru_cache(maxsize=4)
 def _reference(described: _Described, farm: str, permissions: Permissions) -> Markup:
-    """The same for everybody, and a second's work: made once in a process."""
+    """Returns the reference, which is the same for everybody and takes a second to make: it is made once in a
+    process.
+    """
     page = api_page(described.app.openapi(), farm, permissions)
     return render.part("api_reference.html", page=page)

@@ -20,7 +20,7 @@ router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)],
 
 @router.get("/regressions")
 def show_regressions(farm: FarmDep, of: Annotated[str, Query(max_length=64)] = "") -> Response:
-    """Where times became slower; `of`: with the history of what that run did."""
+    """Shows where times became slower. `of`: adds the history of the work that this run did."""
     with farm.database.read() as session:
         page = regressions_page(session, of)
     if of and page.chosen is None:
@@ -35,7 +35,7 @@ def show_regressions(farm: FarmDep, of: Annotated[str, Query(max_length=64)] = "
 
 @router.post("/devices/{device_id}/canaries/{change_id}/acknowledge")
 def acknowledge(device_id: str, change_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Say that a slower device is known of."""
+    """Acknowledges that a device has become slower."""
     try:
         body = forms.body_of(Acknowledgement, typed.given("reason"))
     except Invalid as problem:

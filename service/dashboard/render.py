@@ -28,12 +28,14 @@ from service.dashboard.tables import Column, Row, Table, WholeTable, csv_text, j
 DrawnChip = Callable[[Chip], str]
 DrawnButton = Callable[[Action], str]
 CHIPS: Mapping[str, Callable[[str], Chip]] = {"state": state_chip, "verdict": verdict_chip, "class": class_chip}
-"""By kind of column."""
+"""Functions that make a chip, by the column's kind."""
 NOTHING = f'{fmt.ABSENT}<span class="visually-hidden">none</span></span>'
 
 
 def table_rows(table: Table, chip: DrawnChip, button: DrawnButton, pick: bool = False) -> Markup:
-    """A `<tr>` for each row. `chip` and `button` are the template's macros; `pick`: with a box to choose a run by."""
+    """Returns a `<tr>` for each row. `chip` and `button` are the template's macros; `pick`: with a box to select a
+    run.
+    """
     starts = [_start(column) for column in table.shown]
     has_actions = table.has_actions
     lines = []
@@ -62,7 +64,9 @@ def _start(column: Column) -> str:
 
 
 def _valued(start: str, column: Column, row: Row) -> str:
-    """With the plain number, which a table that is sorted in the browser goes by: units differ from cell to cell."""
+    """Adds the plain number to the cell. A table that is sorted in the browser is sorted by it, since units differ from
+    cell to cell.
+    """
     value = row.values.get(column.key)
     return start if value is None else f'{start[:-1]} data-value="{value}">'
 
@@ -111,7 +115,7 @@ def _content(column: Column, row: Row, chip: DrawnChip) -> str:
 
 
 def _absent(column: Column, row: Row, chip: DrawnChip) -> str:
-    """Nothing; on a phone, which has no column of states, the state of what has no verdict."""
+    """Returns an empty cell. A phone shows no column of states, so there a cell without a verdict shows the state."""
     state = row.values.get("state") if column.kind == "verdict" else None
     if not state:
         return f'<span class="quiet">{NOTHING}'
@@ -130,7 +134,7 @@ STATIC_FILES: Mapping[str, str] = {
     "mark.svg": "image/svg+xml",
     "reference.css": "text/css; charset=utf-8",
 }
-"""Every static file of ours and its media type; beside them only those of the chart library are served."""
+"""Media types of our static files, by name. Besides these, only the chart library's files are served."""
 LIBRARY_TYPES: Mapping[str, str] = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -148,18 +152,18 @@ YEAR_S = 365 * 86400
 
 @cache
 def static_version(name: str) -> str:
-    """Ten digits of the file's digest: a new content gets a new address."""
+    """Returns ten digits of the file's digest, so that a new content gets a new address."""
     return hashlib.sha256(_static_path(name).read_bytes()).hexdigest()[:10]
 
 
 def static_address(name: str) -> str:
-    """The address of a static file; it may be cached for ever."""
+    """Returns the address of a static file; it may be cached for ever."""
     return f"{addresses.STATIC}/{name}?v={static_version(name)}"
 
 
 @cache
 def environment() -> Environment:
-    """The template environment: everything is escaped, an unknown name is an error."""
+    """Returns the template environment: everything is escaped, an unknown name is an error."""
     templates = Environment(
         loader=PackageLoader("service.dashboard"),
         autoescape=select_autoescape(default=True, default_for_string=True),
@@ -183,7 +187,7 @@ def environment() -> Environment:
 
 
 def page(template: str, status: int = 200, **values: object) -> HTMLResponse:
-    """An HTML page; `values` are the template's names."""
+    """Returns an HTML page; `values` are the template's names."""
     visitor = visitors.current()
     text = environment().get_template(template).render(now=time.time(), visitor=visitor, **values)
     answer = HTMLResponse(text, status, headers=dict(PAGE_HEADERS))
@@ -193,12 +197,12 @@ def page(template: str, status: int = 200, **values: object) -> HTMLResponse:
 
 
 def part(template: str, **values: object) -> Markup:
-    """A part of a page that is the same for every visitor, to be kept."""
+    """Renders a part of a page that is the same for every visitor, to be cached."""
     return Markup(environment().get_template(template).render(**values))
 
 
 def data(table: Table | WholeTable, ending: str, name: str) -> Response:
-    """A table as a CSV or JSON file, sent while its rows are read."""
+    """Returns a table as a CSV or JSON file, sent while its rows are read."""
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
     if ending == "json":
         return StreamingResponse(json_text(table), headers=headers, media_type="application/json")

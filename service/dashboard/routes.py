@@ -75,7 +75,7 @@ def front_door() -> str:
 
 @router.get(addresses.STATIC + "/{name}")
 def static_file(name: str) -> Response:
-    """A style sheet, script or picture of the pages; open to all, for problem pages need them too."""
+    """Returns a style sheet, script or picture of the pages; open to all, since problem pages need them too."""
     response = render.static_file(name)
     if response is None:
         raise NotFound("page.unknown", f"no static file {name!r}")
@@ -84,21 +84,21 @@ def static_file(name: str) -> Response:
 
 @private.get("")
 def overview(farm: FarmDep) -> Response:
-    """The first page."""
+    """Shows the first page."""
     with farm.database.read() as session:
         return render.page("overview.html", page=overview_page(session, farm), section="overview")
 
 
 @private.get("/jobs")
 def jobs(farm: FarmDep, chosen: Jobs, before: BeforeJob = "", sort: SortJobs = "") -> Response:
-    """Compile jobs."""
+    """Shows compile jobs."""
     with farm.database.read() as session:
         return render.page("jobs.html", page=jobs_page(session, chosen, before, sort), section="jobs")
 
 
 @private.get("/jobs.{ending}")
 def jobs_data(ending: Ending, farm: FarmDep, chosen: Jobs, before: BeforeJob = "", sort: SortJobs = "") -> Response:
-    """Every job that the filter takes, as a file; `before`, which makes a page, is no part of it."""
+    """Returns every job that matches the filter, as a file. `before`, which selects a page, is ignored."""
     return render.data(exports.jobs_file(farm.database, chosen, sort), ending, "jobs")
 
 
@@ -127,14 +127,14 @@ def one_job_data(job_id: str, name: str, ending: Ending, farm: FarmDep) -> Respo
 
 @private.get("/runs")
 def runs(farm: FarmDep, chosen: Runs, before: BeforeRun = "", sort: SortRuns = "") -> Response:
-    """Runs."""
+    """Shows runs."""
     with farm.database.read() as session:
         return render.page("runs.html", page=runs_page(session, chosen, before, sort), section="runs")
 
 
 @private.get("/runs.{ending}")
 def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, before: BeforeRun = "", sort: SortRuns = "") -> Response:
-    """Every run that the filter takes, as a file; `before`, which makes a page, is no part of it."""
+    """Returns every run that matches the filter, as a file. `before`, which selects a page, is ignored."""
     return render.data(exports.runs_file(farm.database, chosen, sort), ending, "runs")
 
 
@@ -163,7 +163,7 @@ def one_run_data(run_id: str, name: str, ending: Ending, farm: FarmDep, sort: So
 
 @private.get("/devices")
 def devices(farm: FarmDep, chosen: Devices, sort: SortDevices = "") -> Response:
-    """Enrolled devices."""
+    """Shows enrolled devices."""
     with farm.database.read() as session:
         page = first_of(devices_page(session, sort, chosen))
         return render.page("devices.html", page=page, section="devices")
@@ -171,7 +171,7 @@ def devices(farm: FarmDep, chosen: Devices, sort: SortDevices = "") -> Response:
 
 @private.get("/devices.{ending}")
 def devices_data(ending: Ending, farm: FarmDep, chosen: Devices, sort: SortDevices = "") -> Response:
-    """The same rows as a file."""
+    """Returns the same rows as a file."""
     with farm.database.read() as session:
         return render.data(devices_page(session, sort, chosen).table, ending, "devices")
 
@@ -188,7 +188,7 @@ def one_device(device_id: str, farm: FarmDep) -> Response:
 
 @private.get("/devices/{device_id}/{name}.{ending}")
 def one_device_data(device_id: str, name: str, ending: Ending, farm: FarmDep) -> Response:
-    """A device's whole `history`, all of its `runs`, or its `temperatures`, as a file."""
+    """Returns a device's whole `history`, all of its `runs`, or its `temperatures`, as a file."""
     with farm.database.read() as session:
         device = queries.device(session, device_id)
         points = temperatures(session, device_id) if name == "temperatures" else []
@@ -204,14 +204,14 @@ def one_device_data(device_id: str, name: str, ending: Ending, farm: FarmDep) ->
 
 @private.get("/audit")
 def audit(farm: FarmDep, chosen: Entries, before: BeforeEntry = "") -> Response:
-    """Who did what in the caller's organisation."""
+    """Shows who did what in the caller's organisation."""
     with farm.database.read() as session:
         return render.page("audit.html", page=audit_page(session, chosen, before), section="audit")
 
 
 @private.get("/audit.{ending}")
 def audit_data(ending: Ending, farm: FarmDep, chosen: Entries, before: BeforeEntry = "") -> Response:
-    """Every entry that the filter takes, as a file."""
+    """Returns every entry that matches the filter, as a file."""
     return render.data(audit_file(farm.database, chosen), ending, "audit")
 
 
@@ -225,7 +225,7 @@ def benchmarks(
     y: YAxis = "",
     scale: Scale = "",
 ) -> Response:
-    """The newest run of each configuration, ranked among its like."""
+    """Shows the newest run of each configuration, ranked among its like."""
     with farm.database.read() as session:
         page = benchmarks_page(session, chosen, all_verdicts=verdicts == "all", sort=sort, axes=axes_of(x, y, scale))
     return render.page("benchmarks.html", page=page, section="benchmarks")
@@ -235,21 +235,21 @@ def benchmarks(
 def benchmarks_data(
     ending: Ending, farm: FarmDep, chosen: Benchmarks, verdicts: Verdicts = "", sort: SortBenchmarks = ""
 ) -> Response:
-    """The same table as a file, of all runs that were ever measured."""
+    """Returns the same table as a file, for all runs that were ever measured."""
     table = exports.benchmarks_file(farm.database, chosen, all_verdicts=verdicts == "all", sort=sort)
     return render.data(table, ending, "benchmarks")
 
 
 @private.get("/compare")
 def compare(farm: FarmDep, run: RunIds = None) -> Response:
-    """Two to four runs beside each other."""
+    """Shows two to four runs side by side."""
     with farm.database.read() as session:
         return render.page("compare.html", page=compare_page(session, run or []), section="benchmarks")
 
 
 @private.get("/compare.{ending}")
 def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None, of: OfKernels = "") -> Response:
-    """The same figures as a file; `of=kernels`: kernel by kernel."""
+    """Returns the same figures as a file. `of=kernels`: kernel by kernel."""
     with farm.database.read() as session:
         page = compare_page(session, run or [])
     if of != "kernels":

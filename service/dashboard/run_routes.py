@@ -24,7 +24,7 @@ router = APIRouter(prefix=f"{addresses.ROOT}/runs", dependencies=[Depends(visito
 def show(
     farm: Farm, run_id: str, sort: str = "", *, find: str = "", form: Form | None = None, status: int = 200
 ) -> Response:
-    """The page of a run. Raises: NotFound."""
+    """Shows the page of a run. Raises: NotFound."""
     with farm.database.read() as session:
         page = run_page(session, farm.settings, run_id, sort, find=find, form=form)
     if page is None:
@@ -34,7 +34,7 @@ def show(
 
 @router.post("/{run_id}/retry")
 def run_again(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Queue it once more; a form that is sent twice makes one run."""
+    """Queues the same run once more; a form that is sent twice makes one run."""
     once = typed.text("once")[:100] or None
     created = json.loads(bytes(endpoints.run_again(run_id, farm, principal, key=once).body))
     return forms.done(addresses.run(created["id"]), "Queued: the same bundle, data, weights, settings and device")
@@ -42,7 +42,7 @@ def run_again(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalD
 
 @router.post("/{run_id}/about")
 def describe_run(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Say what it is called, what it is tagged with, what is noted of it."""
+    """Sets a run's name, its tags and its note."""
     fields = {"name": typed.text("name"), "note": typed.text("note"), "tags": typed_tags(typed.text("tags"))}
     try:
         endpoints.describe_run(run_id, forms.body_of(RunAbout, fields), farm, principal)

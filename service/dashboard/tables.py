@@ -29,9 +29,9 @@ class Column:
     kind: Kind = "text"
     unit: str = ""
     digits: int = 0
-    """After the point."""
+    """Digits after the decimal point."""
     significant: int = 0
-    """In all, instead of `digits`; 0: not."""
+    """Significant digits, used instead of `digits`; 0: unused."""
     sortable: bool = False
     hint: str = ""
     primary: bool = False
@@ -39,13 +39,13 @@ class Column:
     wrap: bool = False
     """Long text, which may break into lines."""
     files_only: bool = False
-    """In CSV and JSON, not on the page (what a note or a link says there)."""
+    """Whether the column is only in CSV and JSON; on the page a note or a link says the same."""
     wide_only: bool = False
     """Left out on a phone, where what is left must do without scrolling sideways."""
     fits: bool = False
     """A time in ms or µs, or a size in MiB: a page writes each in the unit that fits; files have plain numbers."""
     is_difference: bool = False
-    """With a sign, also above 0."""
+    """Whether numbers are written with a sign, also above 0."""
 
     @property
     def shown_unit(self) -> str:
@@ -58,7 +58,7 @@ class Column:
         return self.kind == "number"
 
     def show(self, value: Value) -> str:
-        """The value as the page writes it."""
+        """Returns the value as the page writes it."""
         if value is None or value == "":
             return fmt.ABSENT
         if self.fits and self.unit == "MiB" and isinstance(value, int | float):
@@ -85,7 +85,7 @@ class Row:
     notes: Mapping[str, str] = field(default_factory=dict)
     """A second, quieter line below a cell."""
     narrow_notes: Mapping[str, str] = field(default_factory=dict)
-    """Such lines on a phone alone: what a column says that is left out there."""
+    """Second lines that only a phone shows: they say what the columns left out there would say."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """Texts that a page writes where the value alone does not say it: the digits that an interval bears."""
     anchor: str = ""
@@ -121,20 +121,22 @@ class Table:
         return any(row.actions for row in self.rows)
 
     def hiding_empty(self, *keys: str) -> Table:
-        """The page leaves out those of these columns that no row has a value for; the files keep them."""
+        """Returns a table of which the page leaves out those of these columns in which no row has a value; the files
+        have them.
+        """
         return self.hiding(*(key for key in keys if all(row.values.get(key) is None for row in self.rows)))
 
     def hiding(self, *keys: str) -> Table:
-        """The page leaves out these columns; the files keep them."""
+        """Returns a table of which the page leaves out these columns; the files have them."""
         columns = (replace(column, files_only=True) if column.key in keys else column for column in self.columns)
         return replace(self, columns=tuple(columns))
 
     def column(self, key: str) -> Column | None:
-        """The column of that key, if there is one."""
+        """Returns the column of that key, if there is one."""
         return next((column for column in self.columns if column.key == key), None)
 
     def sorted_by(self, sort: str) -> Table:
-        """The rows in another order; absent values last either way. An unknown or unsortable key changes nothing."""
+        """Sorts the rows; absent values come last either way. An unknown or unsortable key changes nothing."""
         key = sort.removeprefix("-")
         column = self.column(key)
         if column is None or not column.sortable:
@@ -153,7 +155,7 @@ class Table:
         return f"-{key}" if column is not None and column.kind in ("number", "time") else key
 
     def aria_sort(self, key: str) -> str:
-        """`ascending`, `descending`, or empty."""
+        """Returns `ascending`, `descending`, or nothing."""
         if self.sort.removeprefix("-") != key:
             return ""
         return "descending" if self.sort.startswith("-") else "ascending"
@@ -169,7 +171,7 @@ class WholeTable:
 
 
 def order(entries: Iterable[Entry], sort: str, value_of: Callable[[Entry], Value]) -> list[Entry]:
-    """Entries by a value, falling if `sort` begins with `-`; those without one last either way."""
+    """Sorts entries by a value, falling if `sort` begins with `-`; those without one come last either way."""
     rows = list(entries)
     present = [entry for entry in rows if value_of(entry) is not None]
     present.sort(key=lambda entry: _order(value_of(entry)), reverse=sort.startswith("-"))
@@ -177,7 +179,7 @@ def order(entries: Iterable[Entry], sort: str, value_of: Callable[[Entry], Value
 
 
 def csv_text(table: Table | WholeTable) -> Iterator[str]:
-    """RFC 4180 text in pieces: a header of column keys, then raw values. Absent is empty.
+    """Yields RFC 4180 text in pieces: a header of column keys, then raw values. Absent is empty.
 
     A text that a spreadsheet would run as a formula gets an apostrophe in front: names come from users.
     """
@@ -226,7 +228,7 @@ def _csv_value(value: Value) -> str | int | float:
 
 
 def table(name: str, caption: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:
-    """A table from any sequences."""
+    """Makes a table from any sequences."""
     return Table(name=name, caption=caption, columns=tuple(columns), rows=tuple(rows))
 
 
@@ -235,14 +237,16 @@ SHOWN_ROWS = 100
 
 
 def shown_places(count: int) -> Sequence[int]:
-    """The rows of a long series that a page shows: at most `SHOWN_ROWS`, evenly spaced, and the last."""
+    """Returns the rows of a long series that a page shows: at most `SHOWN_ROWS`, evenly spaced, and the last."""
     stride = -(-count // SHOWN_ROWS) or 1
     places = range(0, count, stride)
     return places if not count or places[-1] == count - 1 else [*places, count - 1]
 
 
 def thinned(full: Table, count: int | None = None) -> Table:
-    """The rows that a page shows; files have all. `count` is that of the series if the table has only those rows."""
+    """Returns a table of the rows that a page shows; files have all. `count` is that of the series if the table has
+    only those rows.
+    """
     whole = len(full.rows) if count is None else count
     if whole <= SHOWN_ROWS:
         return full

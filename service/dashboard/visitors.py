@@ -1,4 +1,4 @@
-"""Who looks at a page: what the visitor may do, the token of the forms shown there, and what a form came to.
+"""The visitor of a page: what the visitor may do, the token of the forms shown there, and the outcome of the last form.
 
 Every page's frame needs it, whatever its address hands to the template; so it goes with the request, and `render.page`
 asks for it.
@@ -61,19 +61,21 @@ _CURRENT: ContextVar[Visitor] = ContextVar("visitor", default=STRANGER)
 
 
 async def meet(request: Request, principal: Annotated[Principal, Depends(require_principal)]) -> None:
-    """Before each page and form: note who is there."""
+    """Records who the visitor is, before each page and form."""
     session = "" if bearer_token(request) else request.cookies.get(COOKIE, "")
     notice = _read(session, request.cookies.get(SAID_COOKIE, "")) if request.method == "GET" else None
     _CURRENT.set(Visitor(principal.scopes, principal.is_home, session, notice))
 
 
 def current() -> Visitor:
-    """Whom this request is from."""
+    """Returns the visitor who sent this request."""
     return _CURRENT.get()
 
 
 def tell(answer: Response, notice: Notice) -> None:
-    """Let the page that follows say it: a cookie, sealed with the session, so that nobody else's words are shown."""
+    """Has the next page show the notice. It travels in a cookie that is sealed with the session, so that nobody else's
+    words are shown.
+    """
     session = current().session
     if not session:
         return
@@ -89,7 +91,7 @@ def tell(answer: Response, notice: Notice) -> None:
 
 
 def forget_said(answer: Response) -> None:
-    """The page has shown it."""
+    """Deletes the notice, which the page has shown."""
     answer.delete_cookie(SAID_COOKIE, path=addresses.ROOT, httponly=True, samesite="strict")
 
 

@@ -36,12 +36,14 @@ FRESH = {"populate_existing": True}
 
 
 def note(session: Session, device_id: str, kind: str, message: str = "") -> None:
-    """Add a line to a device's health history."""
+    """Adds a line to a device's health history."""
     session.add(DeviceEvent(device_id=device_id, kind=kind, message=clean_text(message, 1000)))
 
 
 def hold(session: Session, run: Run, device_id: str) -> Device:
-    """The device, held together with those that this run has struck: in the order of ids, so that nobody deadlocks."""
+    """Returns the device, held together with those that this run has struck: in the order of ids, so that nobody
+    deadlocks.
+    """
     struck = select(Strike.device_id).where(Strike.run_id == run.id)
     query = select(Device).where((Device.id == device_id) | Device.id.in_(struck)).order_by(Device.id)
     devices = {device.id: device for device in session.scalars(query.with_for_update(), execution_options=FRESH)}
@@ -49,13 +51,13 @@ def hold(session: Session, run: Run, device_id: str) -> Device:
 
 
 def hold_alone(session: Session, device_id: str) -> Device | None:
-    """The device, held and read anew; None if there is none."""
+    """Returns the device, held and read anew; None if there is none."""
     query = select(Device).where(Device.id == device_id).with_for_update()
     return session.scalar(query, execution_options=FRESH)
 
 
 def strike(session: Session, device: Device, run: Run, *, code: str, message: str, most: int) -> bool:
-    """Count an attempt against its device, once for each run; the `most`th in a row quarantines it."""
+    """Counts an attempt against its device, once for each run; the `most`th in a row quarantines it."""
     if run.organisation_id != device.organisation_id:  # what others' runs say is not for the device's owner to read
         message = "a run of another organisation"
     note(session, device.id, "strike", f"run {run.id}: {code}: {message}")
@@ -89,7 +91,7 @@ def _quarantine(session: Session, device: Device, reason: str, why: str) -> None
 
 
 def forget_strikes(session: Session, device: Device) -> None:
-    """The device has shown that it works, or an operator says so."""
+    """Clears the device's strikes: it has shown that it works, or an operator says so."""
     if not device.strikes:
         return
     device.strikes = 0
@@ -97,7 +99,9 @@ def forget_strikes(session: Session, device: Device) -> None:
 
 
 def take_back(session: Session, run: Run, reason: str, *, most: int) -> None:
-    """The run was to blame: its strikes go, and quarantines that they made end. The devices are held (see `hold`)."""
+    """Clears the strikes of a run that was to blame, and ends quarantines that they caused. The devices are held (see
+    `hold`).
+    """
     strikes = list(session.scalars(select(Strike).where(Strike.run_id == run.id)))
     for strike in strikes:
         device = session.get_one(Device, strike.device_id)
@@ -135,7 +139,7 @@ def doubt(session: Session, run: Run, *, most: int) -> None:
 
 
 def end_quarantine(session: Session, device: Device, reason: str) -> None:
-    """The farm itself has found that the reason is gone."""
+    """Ends a quarantine whose reason, as the farm itself has noticed, is gone."""
     states.move(session, device, "release", message=reason)
     device.state_reason, device.quarantined_for = "", ""
 
@@ -149,7 +153,7 @@ def clock_decides(device: Device, device_time_s: float | None) -> bool:
 
 
 def judge_clock(session: Session, device: Device, device_time_s: float | None) -> None:
-    """Quarantine a device whose clock would refuse or misdate every assignment; release it once the clock is right.
+    """Quarantines a device whose clock would refuse or misdate every assignment; releases it once the clock is right.
 
     `device_time_s`: the device's time as it asked for work, seconds since 1970; None if its agent does not say.
     """

@@ -21,20 +21,20 @@ TOLERANCE = 1e-3
 
 
 def weights() -> tuple[Floats, Floats]:
-    """W and b as the file holds them: eighths, which float32 holds exactly."""
+    """Returns W and b as the file has them: eighths, which float32 represents exactly."""
     w = np.array([[(3 * i + 5 * j) % 7 - 3 for j in range(CLASSES)] for i in range(FEATURES)]) / 8.0
     return w, np.array([0.125, -0.25, 0.0])
 
 
 def data(seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The samples and labels of the canary run with this seed."""
+    """Returns the samples and labels of the canary run with this seed."""
     random = np.random.default_rng(seed)
     x = random.standard_normal((SAMPLES, FEATURES)).astype(np.float32)
     return x, random.integers(0, CLASSES, SAMPLES).astype(np.int64)
 
 
 def archive(seed: int) -> bytes:
-    """The same as an npz file."""
+    """Returns the same data as an npz file."""
     x, y = data(seed)
     stream = io.BytesIO()
     np.savez(stream, x=x, y=y)
@@ -42,7 +42,7 @@ def archive(seed: int) -> bytes:
 
 
 def losses(seed: int) -> list[float]:
-    """Loss of each step, in float64."""
+    """Returns the loss of each step, in float64."""
     (w, b), (x, y) = weights(), data(seed)
     rows, step_losses = np.arange(SAMPLES), []
     for _ in range(STEPS):

@@ -17,12 +17,14 @@ MOST_DOUBLINGS = 7
 
 
 def pause_s(settings: Settings, failures: int) -> float:
-    """Until the next canary after so many in a row that failed."""
+    """Returns the pause before the next canary, after this many failures in a row."""
     return float(settings.canary_s * 2 ** min(failures, MOST_DOUBLINGS))
 
 
 def conclude(session: Session, settings: Settings, run: Run, device: Device, *, is_right: bool, message: str) -> None:
-    """Bring the device back, or wait for longer. The caller holds its row. Whoever else decided since, decides."""
+    """Brings the device back, or makes it wait for longer. The caller holds its row. A decision that someone else has
+    made since takes precedence.
+    """
     if run.is_timed_canary:
         if not is_right:
             blame.note(session, device.id, "canary", f"timed run {run.id} measured nothing: {message}")

@@ -1,5 +1,6 @@
-"""How long a run and an attempt may take: as long as its user asked for, else the farm's own limit; never more than the
-farm's ceiling."""
+"""Time limits of a run and an attempt: what the user asked for, else the farm's default, and never more than the farm's
+ceiling.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from service.store.database.scope import organisation_of
 
 
 def run_s(settings: Settings, requested: RunSettings | None = None) -> float:
-    """Seconds for all processes of an attempt together, as for a real board; None: of a run that asks for nothing. What
-    is to be sustained for long has time for it, without its user asking."""
+    """Returns the seconds for all processes of an attempt together, as for a real board; None: of a run that asks for
+    nothing. A long sustained measurement gets enough time without its user asking.
+    """
     if requested is None or requested.time_limit_s is None:
         return max(settings.run_s, _sustained_s(requested))
     return requested.time_limit_s
@@ -31,7 +33,9 @@ def most_run_s(settings: Settings) -> float:
 
 
 def check_asked(session: Session, settings: Settings, requested: RunSettings) -> None:
-    """That a run asks for no more than it can have. Raises: Invalid; Forbidden (more than its organisation may)."""
+    """Checks that a run asks for no more time than it can have. Raises: Invalid; Forbidden (more than its organisation
+    may).
+    """
     most_s, asked_s = most_run_s(settings), run_s(settings, requested)
     where, asks = ("time_limit_s", "asked") if requested.time_limit_s is not None else ("sustain_s", "needed")
     if asked_s > most_s:
@@ -57,21 +61,22 @@ def check_asked(session: Session, settings: Settings, requested: RunSettings) ->
 
 
 def clock_s(settings: Settings, device: Device, requested: RunSettings | None = None) -> float:
-    """Seconds that an attempt on the device may take, transfer and run together."""
+    """Returns the seconds that an attempt on the device may take, transfer and run together."""
     return settings.transfer_s + run_s(settings, requested) * time_factor(device)
 
 
 def longest_s(settings: Settings, device: Device) -> float:
-    """Seconds that an attempt on the device may take at most, whatever its run asks for."""
+    """Returns the seconds that an attempt on the device may take at most, whatever its run asks for."""
     return settings.transfer_s + most_run_s(settings) * time_factor(device)
 
 
 def time_factor(device: Device) -> float:
-    """How much more time the device has for a run than a board."""
+    """Returns the factor by which the device gets more time for a run than a board."""
     return EMULATION_TIME_FACTOR if device.measurement_class == "emulated" else 1.0
 
 
 def free_s(settings: Settings, device: Device, requested: RunSettings | None) -> float:
-    """Seconds without maintenance that a device needs before it gets the run. A device that asks for work is only
-    told whether a run of the farm's own limit fits, so a shorter one waits as long as that."""
+    """Returns the seconds without maintenance that a device needs before it gets the run. A device that asks for work
+    is only told whether a run of the farm's own limit fits, so a shorter one waits as long as that.
+    """
     return max(clock_s(settings, device), clock_s(settings, device, requested))

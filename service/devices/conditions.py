@@ -1,4 +1,5 @@
-"""How devices are: what their agents tell with each request for work and heartbeat, noted in memory by each process.
+"""The devices' conditions, which agents report with each request for work and heartbeat. Each process remembers them in
+memory.
 
 Its sweeper writes it: the newest of each device, and the hottest of each quarter of an hour. A board may say anything:
 what cannot be is not taken, and told among the device's marks.
@@ -23,7 +24,7 @@ from service.store.database.models import ENOUGH_FREE_BYTES, QUARTER_S, Base, De
 
 AT_ONCE = 500
 KEPT_QUARTERS = 7 * 86_400 // QUARTER_S
-"""How long temperatures are kept: a week."""
+"""Quarters of an hour for which temperatures are stored: a week."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Conditions:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, device_id: str, header: str | None) -> None:
-        """The device says how it is; an older agent does not."""
+        """Notes the condition that the device reports; an older agent reports none."""
         if header is None:
             return
         report = read(header, time.time())
@@ -66,7 +67,9 @@ class Conditions:
                 self._hottest_c[key] = max(heat_c, self._hottest_c.get(key, heat_c))
 
     def write(self, database: Database) -> None:
-        """Tell the database; what it does not take now is told the next time, if nothing newer is."""
+        """Writes the conditions to the database; what fails now is written the next time, unless something newer has
+        come.
+        """
         with self._lock:
             new, self._new = self._new, {}
             hottest, self._hottest_c = self._hottest_c, {}
@@ -94,7 +97,7 @@ class Conditions:
 def _write(
     database: Database, kind: type[Base], key: Sequence[str], higher: str, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """In the order of the keys, so that two processes do not wait for each other."""
+    """Writes the rows in the order of their keys, so that two processes do not wait for each other."""
     for first in range(0, len(rows), AT_ONCE):
         with database.transaction() as session:
             keep_higher(session, kind, rows[first : first + AT_ONCE], key=key, higher=higher)
@@ -126,7 +129,7 @@ def nearly_full(session: Session) -> list[DeviceCondition]:
 
 
 def storage_words(condition: DeviceCondition | None) -> str:
-    """That the storage is nearly full, and what to do; empty: it is not, or was not told."""
+    """Says that the storage is nearly full, and what to do; empty: it is not, or was not reported."""
     if condition is None or not condition.storage_is_nearly_full:
         return ""
     free, total = (
@@ -139,7 +142,7 @@ def storage_words(condition: DeviceCondition | None) -> str:
 
 
 def temperatures(session: Session, device_id: str) -> list[tuple[float, float]]:
-    """(middle of a quarter of an hour, the hottest in it) of the last week, the oldest first."""
+    """Returns (middle of a quarter of an hour, the hottest in it) of the last week, the oldest first."""
     query = select(DeviceTemperature.quarter, DeviceTemperature.hottest_c)
     rows = session.execute(query.where(DeviceTemperature.device_id == device_id).order_by(DeviceTemperature.quarter))
     return [((quarter + 0.5) * QUARTER_S, heat_c) for quarter, heat_c in rows]
@@ -151,7 +154,7 @@ def is_to_be_forgotten(session: Session) -> bool:
 
 
 def forget(session: Session) -> None:
-    """Delete temperatures that are older than a week."""
+    """Deletes temperatures that are older than a week."""
     session.execute(delete(DeviceTemperature).where(_is_old()))
 
 

@@ -1,4 +1,4 @@
-"""How a device is now, in one word: what pages, the API and the command line call its health."""
+"""A device's health now, in one word: what pages, the API and the command line show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Health = Literal["online", "busy", "offline", "quarantined", "draining", "draine
 
 
 def health_of(device: Device, *, is_busy: bool, now: float | None = None) -> Health:
-    """`offline`: it has not been heard of for 90 s; `draining`: it finishes its run and takes nothing new."""
+    """Returns the device's health. `offline`: it has not been heard of for 90 s; `draining`: it finishes its run and
+    takes nothing new.
+    """
     if device.state == "removed":
         return "removed"
     if device.state == "quarantined":
@@ -30,7 +32,7 @@ def health_of(device: Device, *, is_busy: bool, now: float | None = None) -> Hea
 
 
 def busy_devices(session: Session, device_ids: Collection[str] | None = None) -> frozenset[str]:
-    """Those that have a run now, whoever sent it; None: of all devices."""
+    """Returns those of the devices that have a run now, whoever sent it; None: of all devices."""
     live = select(Attempt.device_id).where(Attempt.state.in_(LIVE_ATTEMPT_STATES))
     if device_ids is not None:
         live = live.where(Attempt.device_id.in_(device_ids))

@@ -1,4 +1,4 @@
-"""How a device says that it isolates jobs: what it enrolled with, promises as it asks for work, and then reports.
+"""The isolation of jobs on a device, as it states it: when it enrols, when it asks for work, and in its reports.
 
 A level is believed as far as the device's own facts bear it out (`device_agents/wire/isolation.py`). What an agent
 finds of its sandbox it finds once, at its start: facts of a report that contradict it hold until it starts again.
@@ -34,7 +34,9 @@ def promises_the_same(device: Device, level: int) -> bool:
 
 
 def judge_promise(session: Session, device: Device, level: int) -> None:
-    """Take what the device promises for the work that it asks for; its history tells when that is another level."""
+    """Accepts the level that the device promises for the work that it asks for; its history records when that is
+    another level.
+    """
     if promises_the_same(device, level):
         return
     message = f"asks for work at isolation level {_bounded(level)}, and said {device.isolation_level} before"
@@ -43,7 +45,7 @@ def judge_promise(session: Session, device: Device, level: int) -> None:
 
 
 def judge_description(session: Session, device: Device, level: int) -> None:
-    """Take the level that the device says, or the lower one that the facts it has sent bear out."""
+    """Accepts the level that the device states, or the lower one that the facts it has sent support."""
     level = _bounded(level)
     believed = _believed(device, level)
     if believed < level:
@@ -52,7 +54,9 @@ def judge_description(session: Session, device: Device, level: int) -> None:
 
 
 def judge_report(session: Session, device: Device, report: Report) -> None:
-    """From a report whose facts contradict its level on, those facts are the device's, and the lower level counts."""
+    """Lowers the device's level if the facts in its report contradict it. From that report on, those facts are the
+    device's.
+    """
     believed = borne_out(report.isolation_level, report.environment)
     if believed == report.isolation_level:
         return
@@ -62,7 +66,7 @@ def judge_report(session: Session, device: Device, report: Report) -> None:
 
 
 def with_facts(environment: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
-    """The environment with what was found of the sandbox, if anything was, in place of what it says of it itself."""
+    """Returns the environment with the observed facts of the sandbox, if there are any, in place of the stated ones."""
     observed = {name: clean_text(facts[name], 500) for name in ISOLATION_FACTS if name in facts}
     return {
         name: value for name, value in environment.items() if not observed or name not in ISOLATION_FACTS
@@ -79,7 +83,7 @@ def contradiction(session: Session, device: Device) -> str:
 
 
 def _note_contradiction(session: Session, device: Device, level: int, environment: Mapping[str, str]) -> None:
-    """A line of the history: once for each start, and again when it is worse."""
+    """Adds a line to the history: once for each start, and again when the contradiction is worse."""
     believed, missing = borne_out(level, environment), missing_parts(level, environment)
     if contradiction(session, device) and believed >= device.isolation_level:
         return

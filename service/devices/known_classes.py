@@ -17,7 +17,7 @@ SLIP = 0.85
 
 
 def known_classes(session: Session) -> list[str]:
-    """Those of this release, and those that the organisation's devices have."""
+    """Returns the classes of this release, and those that the organisation's devices have."""
     there = session.scalars(select(Device.device_class).where(Device.state != "removed").distinct())
     return sorted({*DEVICE_CLASSES, *there})
 

@@ -24,10 +24,10 @@ from service.store.announcements import announce_two_machines
 from service.store.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceEvent, DeviceMachine
 
 UNDER_WAY_S = 5.0
-"""So long after an agent has gone, a request of its own may still arrive."""
+"""Seconds after an agent has gone during which one of its requests may still arrive."""
 ASK_AGAIN_S = 5
 LATELY_S = 86_400.0
-"""How long operators are told of a machine that was refused."""
+"""Seconds for which operators see that a machine was refused."""
 MOST_MACHINES = 20
 """Remembered for each device."""
 TWO_MACHINES = "two-machines"
@@ -47,7 +47,7 @@ def read(header: str | None) -> Machine:
 
 
 def admit(session: Session, device: Device, session_id: str, machine: Machine, address: str) -> Problem | None:
-    """Make the machine the one that works as this device. Returns why it may not: another one does.
+    """Makes the machine the one that works as this device. Returns why it may not: another one does.
 
     What is noted about the refused machine is to be committed, so the problem is returned.
     """
@@ -108,7 +108,9 @@ def _add(session: Session, device: Device, machine: Machine, address: str) -> De
 
 
 def _is_same_place(row: DeviceMachine, machine: Machine, address: str) -> bool:
-    """By what both tell; by the address if one of them is an older agent that tells nothing."""
+    """Returns whether the machine is in the same place, by what both describe; by the address if one of them is an
+    older agent that describes nothing.
+    """
     if not (row.folder_id and machine.folder_id):
         return row.address == address or not (row.address and address)
     place = (machine.serial, machine.folder, machine.folder_id)
@@ -135,7 +137,7 @@ def _wait(present: DeviceMachine, silent_s: float) -> Problem:
 
 
 def _was_refused_lately(row: DeviceMachine, newcomer: DeviceMachine, now: float) -> bool:
-    """In this boot of the machine, or an earlier one."""
+    """Returns whether the machine was refused lately, in this boot or an earlier one."""
     is_same = (row.serial, row.folder, row.folder_id) == (newcomer.serial, newcomer.folder, newcomer.folder_id)
     return is_same and row.refused_at is not None and now - row.refused_at <= LATELY_S
 
@@ -148,13 +150,13 @@ def _tell(session: Session, device: Device, present: DeviceMachine, refused: Dev
 
 
 def _forget(session: Session, candidates: Collection[DeviceMachine]) -> None:
-    """All but the newest."""
+    """Deletes all but the newest."""
     for row in sorted(candidates, key=lambda row: row.seen_at, reverse=True)[MOST_MACHINES:]:
         session.delete(row)
 
 
 def close_for(session: Session, organisation_id: str, machine: Machine) -> None:
-    """A machine that was refused as another device has enrolled as a device of its own: that is settled."""
+    """Closes the case of a machine that was refused as another device and has now enrolled as a separate one."""
     devices = select(Device.id).where(Device.organisation_id == organisation_id)
     refused = select(DeviceMachine).where(
         DeviceMachine.refused_at.is_not(None),
@@ -167,8 +169,9 @@ def close_for(session: Session, organisation_id: str, machine: Machine) -> None:
 
 
 def refused_lately(session: Session, device_ids: Collection[str] | None = None) -> dict[str, list[DeviceMachine]]:
-    """The machines that were refused within a day, the newest first, by device; None: of all devices that the session
-    may see."""
+    """Returns the machines that were refused within a day, the newest first, by device; None: of all devices that the
+    session may see.
+    """
     query = select(DeviceMachine).where(DeviceMachine.refused_at > time.time() - LATELY_S)
     if device_ids is not None:
         query = query.where(DeviceMachine.device_id.in_(device_ids))
@@ -179,7 +182,7 @@ def refused_lately(session: Session, device_ids: Collection[str] | None = None) 
 
 
 def two_machines_words(session: Session, device: Device) -> str:
-    """That the device's identity is used on several machines, which, and what to do; empty: it is not."""
+    """Says that the device's identity is used on several machines, which ones, and what to do; empty: it is not."""
     refused = refused_lately(session, [device.id]).get(device.id)
     if not refused:
         return ""
@@ -201,7 +204,9 @@ def _clock(at: float) -> str:
 
 
 def described(row: DeviceMachine) -> str:
-    """A machine, so that an operator can tell which it is: `pi-a (hardware 1000, from 10.0.0.7, state folder /a)`."""
+    """Describes a machine so that an operator can tell which it is: `pi-a (hardware 1000, from 10.0.0.7, state folder
+    /a)`.
+    """
     facts = [("hardware", row.serial), ("from", row.address), ("state folder", row.folder)]
     details = ", ".join(f"{name} {value}" for name, value in facts if value)
     return f"{row.host or 'a machine'} ({details})" if details else row.host or "a machine"

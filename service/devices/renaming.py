@@ -17,8 +17,9 @@ LIKE_IDS = ("dev_", "local")
 
 
 def rename(session: Session, device_id: str, name: str) -> Device:
-    """Give a device another name. Raises: NotFound, Forbidden (another's), Invalid (no name), Conflict (removed, taken,
-    or its name already)."""
+    """Gives a device another name. Raises: NotFound, Forbidden (another's), Invalid (no name), Conflict (removed,
+    taken, or its name already).
+    """
     name = name.strip()
     check_name(name)
     device = owned_device(session, device_id)
@@ -36,7 +37,7 @@ def rename(session: Session, device_id: str, name: str) -> Device:
 
 
 def check_name(name: str) -> None:
-    """That it is a name of a device, and nobody would read it as an id. Raises: Invalid."""
+    """Checks that it is a device name, and that nobody would read it as an id. Raises: Invalid."""
     if not DEVICE_NAME.fullmatch(name):
         raise Invalid(
             "device.name",
@@ -54,7 +55,7 @@ def check_name(name: str) -> None:
 
 
 def check_free(session: Session, organisation_id: str, name: str, *, but: str = "") -> None:
-    """That a device may be called so, and no other one there is.
+    """Checks that a device may have this name, and that no other device of the organisation has it.
 
     The organisation's row is held: of two who want a name one gets it. Raises: Invalid, Conflict.
     """
@@ -72,7 +73,7 @@ def check_free(session: Session, organisation_id: str, name: str, *, but: str = 
 
 
 def who_is_called(session: Session, organisation_id: str, name: str, *, but: str = "") -> str | None:
-    """The id of another device of the organisation that has the name."""
+    """Returns the id of another device of the organisation that has the name."""
     query = select(Device.id).where(
         Device.organisation_id == organisation_id, Device.state != "removed", Device.id != but, Device.name == name
     )

@@ -28,7 +28,7 @@ EVENTS = {"active": "release", "quarantined": "quarantine", "removed": "remove"}
 
 
 def find(session: Session, device_id: str) -> Device:
-    """The device. Raises: NotFound."""
+    """Returns the device. Raises: NotFound."""
     device = session.get(Device, device_id)
     if device is None:
         raise NotFound("device.unknown", f"no device {device_id!r:.60}", hint=_called(session, device_id))
@@ -36,7 +36,7 @@ def find(session: Session, device_id: str) -> Device:
 
 
 def _called(session: Session, name: str) -> str:
-    """A name chooses no device, as several may have it; who has it is told."""
+    """Refuses a name in place of an id, since several devices may have it. Says which devices have it."""
     query = select(Device.id).where(Device.name == name[:300], Device.state != "removed").order_by(Device.id)
     ids = session.scalars(query.limit(SHOWN + 1)).all()
     if not ids:
@@ -53,7 +53,7 @@ def is_own(session: Session, device: Device) -> bool:
 def newest_devices(
     session: Session, filters: Mapping[str, str | None], *, limit: int, cursor: str | None
 ) -> tuple[Sequence[Device], str | None]:
-    """A page of devices whose columns equal the given filters, the newest first, and the next cursor."""
+    """Returns a page of devices whose columns equal the given filters, the newest first, and the next cursor."""
     query = select(Device)
     for column, value in filters.items():
         if value is not None:
@@ -62,13 +62,13 @@ def newest_devices(
 
 
 def history(session: Session, device_id: str, *, limit: int = 100) -> Sequence[DeviceEvent]:
-    """The newest lines of a device's health history, the newest first."""
+    """Returns the newest lines of a device's health history, the newest first."""
     query = select(DeviceEvent).where(DeviceEvent.device_id == device_id)
     return session.scalars(query.order_by(DeviceEvent.id.desc()).limit(limit)).all()
 
 
 def set_state(session: Session, device_id: str, state: str, reason: str) -> Device:
-    """Quarantine (no more work), release or remove (never again) a device. Raises: NotFound; Conflict if removed."""
+    """Quarantines (no more work), releases or removes (never again) a device. Raises: NotFound; Conflict if removed."""
     device = owned_device(session, device_id)
     if device.state == "removed" and state != "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
@@ -82,7 +82,9 @@ def set_state(session: Session, device_id: str, state: str, reason: str) -> Devi
 
 
 def owned_device(session: Session, device_id: str) -> Device:
-    """The device, held. Raises: NotFound; Forbidden for one that others share with the session's organisation."""
+    """Returns the device, held. Raises: NotFound; Forbidden for one that others share with the session's
+    organisation.
+    """
     device = hold_alone(session, device_id) or find(session, device_id)
     whose = session.info.get(KEY)
     if whose is not None and whose != device.organisation_id:
@@ -96,7 +98,7 @@ def owned_device(session: Session, device_id: str) -> Device:
 
 
 def set_canary(session: Session, device_id: str, *, enabled: bool) -> Device:
-    """Turn canary runs on (the next one comes at once) or off for a device. Raises: NotFound."""
+    """Turns canary runs on (the next one comes at once) or off for a device. Raises: NotFound."""
     device = owned_device(session, device_id)
     device.canary_off = not enabled
     call_device(session, device_id)
@@ -108,8 +110,9 @@ def set_canary(session: Session, device_id: str, *, enabled: bool) -> Device:
 
 
 def set_drained(session: Session, device_id: str, *, reason: str | None) -> Device:
-    """Drain a device (it finishes what it has, and takes nothing new) for a reason, or, with None, let it take work
-    again. Raises: NotFound; Conflict if removed."""
+    """Drains a device for a reason (it finishes what it has, and takes nothing new), or, with None, lets it take work
+    again. Raises: NotFound; Conflict if removed.
+    """
     device = owned_device(session, device_id)
     if device.state == "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
@@ -126,7 +129,7 @@ def set_drained(session: Session, device_id: str, *, reason: str | None) -> Devi
 
 
 def change_tags(session: Session, device_id: str, *, add: Mapping[str, str], remove: Sequence[str]) -> Device:
-    """Set and take away tags of a device. Raises: NotFound, Invalid (no tag; too many)."""
+    """Sets and removes tags of a device. Raises: NotFound, Invalid (no tag; too many)."""
     for key, value in add.items():
         if not re.fullmatch(TAG_KEY, key) or (value and not re.fullmatch(TAG_VALUE, value)):
             raise Invalid(
@@ -152,6 +155,6 @@ def change_tags(session: Session, device_id: str, *, add: Mapping[str, str], rem
 
 
 def working_on(session: Session, device_id: str) -> str | None:
-    """The run that the device has now."""
+    """Returns the run that the device has now."""
     live = select(Attempt.run_id).where(Attempt.device_id == device_id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
     return session.scalar(live)

@@ -26,12 +26,12 @@ class Sightings:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, device_id: str) -> None:
-        """The device is there."""
+        """Notes that the device is there."""
         with self._lock:
             self._new[device_id] = time.time()
 
     def write(self, database: Database) -> None:
-        """Tell the database; what it does not take now is told the next time."""
+        """Writes the sightings to the database; what fails now is written the next time."""
         with self._lock:
             new, self._new = self._new, {}
         remaining = sorted(new)
@@ -48,7 +48,9 @@ class Sightings:
 
 
 def _seen(device_ids: list[str], at: float) -> Update:
-    """Whoever holds a device's row now has seen it too, or decides something greater: that is not waited for."""
+    """Returns the statement that updates when the devices were last seen. It skips locked rows: whoever holds one has
+    seen the device too, or decides something more important.
+    """
     stale = select(Device.id).where(Device.id.in_(device_ids), Device.last_seen_at < at)
     free = stale.with_for_update(skip_locked=True).scalar_subquery()
     return update(Device).where(Device.id.in_(free)).values(last_seen_at=at)

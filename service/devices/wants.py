@@ -28,7 +28,7 @@ SHOWN = 12
 
 
 def offers(device: Device) -> frozenset[str]:
-    """All that the device offers."""
+    """Returns everything that the device offers."""
     return offers_of(device.tags, device.own_datasets, device.modes)
 
 
@@ -44,7 +44,7 @@ def offers_of(
 
 
 def wants_of(where: Iterable[str], data: tuple[str, str | None] | None, mode: str = "") -> tuple[str, ...]:
-    """The wants of a request, in the one order that they are kept in. Raises: Invalid."""
+    """Returns the wants of a request, in the fixed order in which they are stored. Raises: Invalid."""
     wants = {f"{TAG}{condition}" for condition in where}
     wants |= {f"{MODE}{mode}"} if mode and mode not in FIRST_MODES else set()
     for condition in where:
@@ -62,13 +62,13 @@ def wants_of(where: Iterable[str], data: tuple[str, str | None] | None, mode: st
 
 
 def own_data(dataset: str | None) -> tuple[str, str | None] | None:
-    """Name and (if it is said) digest of `device:NAME[@DIGEST]`; None for anything else."""
+    """Returns the name and the digest (if there is one) of `device:NAME[@DIGEST]`; None for anything else."""
     match = OWN_DATA.fullmatch(dataset or "")
     return (match["name"], match["digest"]) if match else None
 
 
 def lacking(wants: Collection[str], device: Device) -> str:
-    """In words, what the device lacks of what is wanted; empty if nothing."""
+    """Says in words what the device lacks of what is wanted; empty if nothing."""
     missing = sorted(set(wants) - offers(device))
     tags = [want.removeprefix(TAG) for want in missing if want.startswith(TAG)]
     data = [want.removeprefix(DATA) for want in missing if want.startswith(DATA)]
@@ -81,7 +81,7 @@ def lacking(wants: Collection[str], device: Device) -> str:
 
 
 def check_known(session: Session, wants: Collection[str]) -> None:
-    """That each want is offered by some device of the farm. Raises: Invalid, which says what there is."""
+    """Checks that some device of the farm offers each want. Raises: Invalid, which lists what is offered."""
     if not wants:
         return
     devices = session.scalars(select(Device).where(Device.state != "removed")).all()

@@ -20,11 +20,11 @@ class BackgroundService(Protocol):
     """Something that works beside the requests of one process, from its start to its end."""
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the service."""
         ...
 
     def stop(self) -> None:
-        """Ends, after what is under way."""
+        """Stops the service once its current work is done."""
         ...
 
 

@@ -41,7 +41,7 @@ class Pulse:
     """When the thread pool last did something for us. It is first come, first served: many requests only delay it."""
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         tell_manager(b"READY=1")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._ask_pool)

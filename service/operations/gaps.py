@@ -39,7 +39,7 @@ class Gaps:
         return time.monotonic() >= self._rests_until
 
     def look(self) -> None:
-        """Put right what ran out since the last look. Raises: the driver's errors; then the next look tries again."""
+        """Repairs what ran out since the last look. Raises: the driver's errors; then the next look tries again."""
         now = time.time()
         before = self._looked_at
         if before is None:

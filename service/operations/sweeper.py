@@ -94,13 +94,14 @@ def _act_on_each(farm: Farm, ids: list[str], act: Callable[[Session, str], None]
 
 
 def ring_outbox(farm: Farm) -> None:
-    """Ring doorbells that could not be rung at their commit."""
+    """Rings doorbells that could not be rung at their commit."""
     farm.bell.ring_pending(before=time.time() - OUTBOX_GRACE_S)
 
 
 def ring_waiting_jobs(farm: Farm) -> None:
-    """Ring again for jobs that have been queued for long, or once the broker holds fewer messages than jobs wait: some
-    are lost. A second message does no harm."""
+    """Rings again for jobs that have been queued for long, or once the broker holds fewer messages than jobs wait: some
+    are lost. A second message does no harm.
+    """
     now = time.time()
     with farm.database.read() as session:
         query = select(func.count()).where(Job.state == "queued", Job.rung_at < now - LOST_AFTER_S)
@@ -133,7 +134,7 @@ def _has_lost_some(farm: Farm, count: int) -> bool:
 
 
 def recover_jobs(farm: Farm) -> None:
-    """Queue jobs again whose worker went silent; after the last try they fail."""
+    """Queues jobs again whose worker went silent; after the last try they fail."""
     now = time.time()
     is_silent = (Job.state == "compiling", Job.lease_expires_at < now)
     with farm.database.read() as session:
@@ -148,7 +149,7 @@ def recover_jobs(farm: Farm) -> None:
 
 
 def expire_jobs(farm: Farm) -> None:
-    """End jobs that have waited too long."""
+    """Ends jobs that have waited too long."""
     is_late = (Job.state == "queued", Job.queue_deadline_at < time.time())
     with farm.database.read() as session:
         ids = list(session.scalars(select(Job.id).where(*is_late).limit(BATCH)))
@@ -172,7 +173,7 @@ def expire_jobs(farm: Farm) -> None:
 
 
 def expire_leases(farm: Farm) -> None:
-    """Take runs away from devices that went silent, or that take longer than their clocks allow."""
+    """Takes runs away from devices that went silent, or that take longer than their clocks allow."""
     now = time.time()
     overdue = now - farm.settings.lease_s  # heartbeats tell the device to stop; this is for one that does not
     is_over = (
@@ -193,7 +194,7 @@ def expire_leases(farm: Farm) -> None:
 
 
 def fill_lanes(farm: Farm) -> None:
-    """Put runs into lanes that older code has queued, before or while this code came."""
+    """Puts runs into lanes that older code has queued, before or during the upgrade to this code."""
     is_there = select(Run.id).where(NO_LANE_YET).limit(1)
     with farm.database.read() as session:
         count = LANE_BATCH if session.scalar(is_there) is not None else 0
@@ -203,7 +204,7 @@ def fill_lanes(farm: Farm) -> None:
 
 
 def expire_runs(farm: Farm) -> None:
-    """End runs that have waited too long for a device."""
+    """Ends runs that have waited too long for a device."""
     is_late = (IS_QUEUED, Run.queue_deadline_at < time.time())
     with farm.database.read() as session:
         ids = list(session.scalars(select(Run.id).where(*is_late).limit(BATCH)))
@@ -230,7 +231,7 @@ def expire_runs(farm: Farm) -> None:
 
 
 def send_canaries(farm: Farm) -> None:
-    """Let quarantined devices show that they work again."""
+    """Queues canary runs with which quarantined devices show that they work again."""
 
     def give(session: Session, device_id: str) -> None:
         canaries.send(session, farm, device_id)
@@ -239,7 +240,7 @@ def send_canaries(farm: Farm) -> None:
 
 
 def send_timed_canaries(farm: Farm) -> None:
-    """Let devices that work measure the farm's own models again."""
+    """Queues canary runs with which working devices measure the farm's models again."""
 
     def give(session: Session, device_id: str) -> None:
         timed.send(session, farm, device_id)
@@ -248,22 +249,22 @@ def send_timed_canaries(farm: Farm) -> None:
 
 
 def note_key_uses(farm: Farm) -> None:
-    """Write when keys were last used in this process."""
+    """Writes when this process last saw each key used."""
     farm.part(KeyUses).write(farm.database)
 
 
 def note_sightings(farm: Farm) -> None:
-    """Write when devices were last seen by this process."""
+    """Writes when this process last saw each device."""
     farm.part(Sightings).write(farm.database)
 
 
 def note_conditions(farm: Farm) -> None:
-    """Write how devices are, as they told this process."""
+    """Writes the devices' conditions, as they reported them to this process."""
     farm.part(Conditions).write(farm.database)
 
 
 def forget_temperatures(farm: Farm) -> None:
-    """Delete temperatures that are older than a week."""
+    """Deletes temperatures that are older than a week."""
     with farm.database.read() as session:
         is_due = conditions.is_to_be_forgotten(session)
     if is_due:
@@ -272,7 +273,7 @@ def forget_temperatures(farm: Farm) -> None:
 
 
 def forget_secrets(farm: Farm) -> None:
-    """Delete links, sessions, credentials and idempotency records an hour after they ran out."""
+    """Deletes links, sessions, credentials and idempotency records an hour after they ran out."""
     before = time.time() - FORGET_AFTER_S
     with farm.database.read() as session:
         stale = [table for table in SECRETS if session.scalar(_stale(table, before)) is not None]
@@ -282,7 +283,7 @@ def forget_secrets(farm: Farm) -> None:
 
 
 def forget_tokens(farm: Farm) -> None:
-    """Delete enrolment tokens that ran out a season ago."""
+    """Deletes enrolment tokens that ran out a season ago."""
     with farm.database.read() as session:
         is_due = tokens.is_to_be_forgotten(session)
     if is_due:
@@ -291,17 +292,17 @@ def forget_tokens(farm: Farm) -> None:
 
 
 def forget_uploads(farm: Farm) -> None:
-    """Delete uploads that got no bytes for long."""
+    """Deletes uploads that got no bytes for long."""
     uploads.forget_expired(farm)
 
 
 def collect_garbage(farm: Farm) -> None:
-    """Remove stored files that nothing refers to, a few in each sweep."""
+    """Removes stored files that nothing refers to, a few in each sweep."""
     farm.part(GarbageTask).advance()
 
 
 def apply_retention(farm: Farm) -> None:
-    """Take what the rules of retention say, a little in each sweep."""
+    """Removes what the rules of retention say, a little in each sweep."""
     farm.part(RetentionTask).advance()
 
 
@@ -358,12 +359,12 @@ class Sweeper:
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
 
     def start(self) -> None:
-        """Begin, unless the settings turn sweeping off."""
+        """Starts the sweeper, unless the settings turn sweeping off."""
         if self._farm.settings.sweep_s > 0:
             self._thread.start()
 
     def stop(self) -> None:
-        """End after the step that is running."""
+        """Stops after the step that is running."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10)

@@ -1,4 +1,4 @@
-"""Who is calling: an API key (`Authorization: Bearer`), or a browser that opened a one-time link (cookie).
+"""Finds out who is calling: an API key (`Authorization: Bearer`), or a browser that opened a one-time link (cookie).
 
 `authorise` stands before every address, and goes by its line in `service/people/permissions.py`; the farm that an
 endpoint then gets (`FarmDep`) shows and takes what the caller's organisation has, and nothing else.
@@ -39,17 +39,17 @@ RECHECK_S = 1.0
 
 
 class _Described(HTTPBearer):
-    """For the API's description only: `authorise` reads the header."""
+    """A security scheme for the API's description only: `authorise` reads the header."""
 
     async def __call__(self, request: HTTPConnection) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 _scheme = _Described(auto_error=False, scheme_name="ApiKey", description="An API key of this farm")
 
 
 def farm_of(request: Request) -> Farm:
-    """The farm of the application that serves `request`."""
+    """Returns the farm of the application that serves `request`."""
     farm: Farm = request.app.state.farm
     return farm
 
@@ -59,17 +59,17 @@ async def _whole_farm(request: Request) -> Farm:
 
 
 WholeFarmDep = Annotated[Farm, Depends(_whole_farm)]
-"""All of the farm, whoever calls: for addresses without a key, and for those about the farm as a whole."""
+"""The whole farm, whoever calls: for addresses without a key, and for those about the farm as a whole."""
 
 
 def bearer_token(request: Request) -> str | None:
-    """The token of `Authorization: Bearer`, or None."""
+    """Returns the token of `Authorization: Bearer`, or None."""
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" and token.strip() else None
 
 
 def find_principal(request: Request, farm: Farm) -> Principal | None:
-    """Who is calling, or None for a stranger. Raises: Forbidden for a form that another site posted."""
+    """Returns who is calling, or None for a stranger. Raises: Forbidden for a form that another site posted."""
     token = bearer_token(request)
     if token is not None:
         with farm.database.read() as session:
@@ -97,7 +97,7 @@ def _is_same_origin(request: Request) -> bool:
 
 
 async def authorise(request: Request, farm: WholeFarmDep) -> Principal | None:
-    """The caller, if the address asks for a key. Raises: Unauthenticated, Forbidden, TooMany (requests)."""
+    """Returns the caller, if the address asks for a key. Raises: Unauthenticated, Forbidden, TooMany (requests)."""
     address = f"{request.method} {request.scope['route'].path}"
     rule = farm.part(Permissions).rule_of(address)
     if rule.scope is None:
@@ -122,7 +122,7 @@ def _caller(request: Request, farm: Farm, address: str, rule: Rule) -> Principal
 
 
 def charge(farm: Farm, principal: Principal, cost: float, *, session: Session | None = None) -> None:
-    """Let the caller pay; for what a request costs beyond its address, once that is known. Raises: TooMany."""
+    """Charges the caller for what a request costs beyond its address, once that is known. Raises: TooMany."""
     per_minute = _per_minute(farm, principal)
     farm.part(Rates).spend(farm.database, principal.organisation_id, cost, per_minute=per_minute, session=session)
 
@@ -177,7 +177,7 @@ async def check_admitted(request: Request, farm: Farm) -> None:
 
 
 async def stay_while_admitted(request: Request, farm: Farm, bell: Bell, seconds: float) -> None:
-    """Until the bell rings, or so long; looking each second whether the caller may still be here.
+    """Waits until the bell rings, or for so many seconds. Checks each second whether the caller may still be here.
 
     Raises: as `check_admitted`.
     """
@@ -191,7 +191,9 @@ async def stay_while_admitted(request: Request, farm: Farm, bell: Bell, seconds:
 
 
 def held_open(request: Request, farm: Farm) -> AbstractContextManager[None]:
-    """While an answer waits for something to happen; on the event loop. Raises: TooMany on entering it."""
+    """Counts an answer as open during the block, while it waits for something to happen. Use it on the event loop.
+    Raises: TooMany on entering it.
+    """
     principal = caller_of(request)
     limit = limit_of(farm.settings, principal.quotas, "open_streams")
     return farm.part(HeldAnswers).another(principal.organisation_id, limit=limit)
@@ -205,7 +207,7 @@ def caller_of(request: Request) -> Principal:
 
 
 async def require_principal(request: Request, _: Annotated[object, Depends(_scheme)]) -> Principal:
-    """The caller of an address that asks for a key."""
+    """Returns the caller of an address that asks for a key."""
     return caller_of(request)
 
 
@@ -213,7 +215,7 @@ PrincipalDep = Annotated[Principal, Depends(require_principal)]
 
 
 async def callers_farm(request: Request, scheme: Annotated[object, Depends(_scheme)]) -> Farm:
-    """The farm as the caller's organisation has it."""
+    """Returns the farm as the caller's organisation has it."""
     principal, farm = await require_principal(request, scheme), farm_of(request)
     return replace(farm, database=farm.database.of(principal.organisation_id))
 

@@ -40,7 +40,7 @@ class Answer:
     """The body is kept nowhere: a repeat is refused."""
 
     def response(self) -> JSONResponse:
-        """The HTTP response."""
+        """Returns the HTTP response."""
         return JSONResponse(self.body, self.status, headers=dict(self.headers))
 
 
@@ -52,7 +52,7 @@ def fingerprint(*parts: object) -> str:
 def once(
     session: Session, *, api_key_id: str, key: str | None, payload: str, lifetime_s: float, act: Callable[[], Answer]
 ) -> Answer:
-    """`act()`, or the answer it gave to the same key before.
+    """Calls `act()`, or returns the answer that it gave to the same key before.
 
     Raises: Invalid if the key is blank (unset variables of scripts are all alike) or came with another payload (its
     `fingerprint`) before, Conflict if the answer showed a secret.
@@ -139,4 +139,4 @@ async def _repeats(request: Request, response: Response, key: IdempotencyKey = N
 
 RepeatsDep = Annotated[Repeats, Depends(_repeats)]
 EVERY_TIME = Repeats()
-"""For callers within the farm, who repeat nothing."""
+"""For callers within the farm, which repeat nothing."""

@@ -26,7 +26,7 @@ of a broken connection.
 
 
 def body_limits(settings: Settings) -> tuple[tuple[str, re.Pattern[str], int], ...]:
-    """(method, path, limit in bytes) of every request that may be longer than `body_limit_bytes`."""
+    """Returns (method, path, limit in bytes) of every request that may be longer than `body_limit_bytes`."""
     files_bytes = settings.model_limit_bytes + settings.external_limit_bytes
     compile_bytes = files_bytes + 3 * settings.text_limit_bytes + MULTIPART_OVERHEAD_BYTES
     return (
@@ -90,7 +90,7 @@ class _Body:
         self._is_over = self._has_stalled = False
 
     async def receive(self) -> Message:
-        """Take the next part. Raises: Unauthenticated, Forbidden, TooMany, TooLarge, TooSlow."""
+        """Receives the next part. Raises: Unauthenticated, Forbidden, TooMany, TooLarge, TooSlow."""
         if self._has_stalled:
             raise self._too_slow()
         if self._is_over:
@@ -131,7 +131,7 @@ class _Body:
         return TooSlow(f"{reason} within {self._seconds:g} s")
 
     async def _admit(self) -> None:
-        """FastAPI reads JSON before it asks who sends it: ask first."""
+        """Authorises the caller before the body is read: FastAPI would read JSON first."""
         if "route" in self._scope:
             request = Request(self._scope)
             with suppress(SQLAlchemyError):  # FastAPI would blame the body; it asks again, and says what is wrong

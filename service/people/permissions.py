@@ -19,7 +19,7 @@ ROLES: Mapping[str, tuple[Scope, ...]] = {"user": ("read", "submit"), "operator"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may use an address. Without a scope: anybody, or a device by its credential."""
+    """A rule about who may use an address. Without a scope: anybody, or a device by its credential."""
 
     scope: Scope | None
     owned: str | None = None
@@ -250,5 +250,5 @@ class Permissions:
 
 
 def scopes_of(role: str, scopes: str) -> frozenset[str]:
-    """Those of a key's row: its own, or, if it names none, its role's."""
+    """Returns the scopes of a key's row: those it names, or else its role's."""
     return frozenset(scopes.split()) if scopes else frozenset(ROLES.get(role, ()))

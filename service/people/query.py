@@ -24,7 +24,9 @@ _known: dict[str, tuple[str, ...]] = {}
 
 
 def suggestion(given: str, choices: Iterable[str], otherwise: str) -> str:
-    """`did you mean 'state'? `, before what to do `otherwise`; that alone if no known name is near."""
+    """Suggests a known name: `did you mean 'state'? `, before what to do `otherwise`; that alone if no known name is
+    near.
+    """
     names = {name.lower(): name for name in choices}
     near = difflib.get_close_matches(given[:LONGEST].lower(), names, n=1)
     return f"did you mean {names[near[0]]!r}? {otherwise}" if near else otherwise
@@ -74,7 +76,7 @@ async def refuse_unknown_fields(request: Request, farm: WholeFarmDep) -> None:
 
 
 def fields_of(dependant: Dependant) -> tuple[str, ...]:
-    """An address's query fields, in the order in which the endpoint names them."""
+    """Returns an address's query fields, in the order in which the endpoint names them."""
     parameters = (
         parameter for parameter in get_flat_params(dependant) if isinstance(parameter.field_info, params.Query)
     )
@@ -82,7 +84,7 @@ def fields_of(dependant: Dependant) -> tuple[str, ...]:
 
 
 def _lists_of(dependant: Dependant) -> frozenset[str]:
-    """Those that may be given more than once."""
+    """Returns the query parameters that may be given more than once."""
     annotations = ((parameter.alias, parameter.field_info.annotation) for parameter in get_flat_params(dependant))
     return frozenset(
         name

@@ -28,19 +28,19 @@ Listener = Callable[[Session, Announcement], None]
 
 
 def announce_end(session: Session, row: Job | Run) -> None:
-    """Announce that a job or run has ended. The farm's own runs (canaries) are announced to nobody."""
+    """Announces that a job or run has ended. The farm's runs (canaries) are announced to nobody."""
     if isinstance(row, Run) and row.is_canary:
         return
     _announce(session, RUN_ENDED if isinstance(row, Run) else JOB_ENDED, row.id, row.organisation_id)
 
 
 def announce_slower(session: Session, change: CanaryChange, organisation_id: str) -> None:
-    """Announce that a device has become slower, to the organisation that owns it."""
+    """Announces that a device has become slower, to the organisation that owns it."""
     _announce(session, DEVICE_SLOWER, change.id, organisation_id)
 
 
 def announce_two_machines(session: Session, line: DeviceEvent, organisation_id: str) -> None:
-    """Announce that two machines work as one device. `line`: the entry of the device's history."""
+    """Announces that two machines work as one device. `line`: the entry of the device's history."""
     _announce(session, TWO_MACHINES, str(line.id), organisation_id)
 
 

@@ -38,13 +38,15 @@ class Cache:
 
 
 def cache_of(settings: Settings, organisation_id: str) -> Path:
-    """Where kernels of an organisation's compiles are kept: how long a compile takes tells what was compiled before."""
+    """Returns the folder of an organisation's compiled kernels. Each has one of its own, because the duration of a
+    compile reveals what was compiled before.
+    """
     whole = settings.cache_folder
     return whole if organisation_id == HOME else whole / ORGANISATIONS / organisation_id
 
 
 def caches(settings: Settings) -> list[Cache]:
-    """Every organisation's cache on this machine, the longest unused first."""
+    """Returns every organisation's cache on this machine, the longest unused first."""
     others = settings.cache_folder / ORGANISATIONS
     named = [(HOME, settings.cache_folder)] if settings.cache_folder.is_dir() else []
     named += [(folder.name, folder) for folder in sorted(others.iterdir())] if others.is_dir() else []
@@ -64,8 +66,9 @@ def _used_at(folder: Path) -> float:
 
 @contextmanager
 def cache_for(settings: Settings, organisation_id: str, spare: Path) -> Iterator[Path]:
-    """The organisation's cache while a compile uses it; `spare`, a folder of that compile alone, while its own takes
-    too much and others compile with it. Trims it before and after, and then all of them."""
+    """Yields the organisation's cache while a compile uses it, or `spare`, a folder of that compile alone, while the
+    organisation's is too large and other compiles use it. Trims it before and after, and then all of them.
+    """
     folder = cache_of(settings, organisation_id)
     folder.mkdir(parents=True, exist_ok=True)
     limit_bytes = settings.cache_bytes_per_organisation
@@ -83,7 +86,7 @@ def cache_for(settings: Settings, organisation_id: str, spare: Path) -> Iterator
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """The file whose lock says who uses a cache; a compile cannot reach it."""
+    """Yields the file whose lock says who uses a cache; a compile cannot reach it."""
     handle = os.open(folder / IN_USE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         yield handle
@@ -100,7 +103,9 @@ def _is_alone(handle: int) -> bool:
 
 
 def _fit(folder: Path, handle: int, limit_bytes: int) -> bool:
-    """Bring a cache below its limit; whether it is. Others may use it afterwards, and who has the handle does."""
+    """Shrinks a cache below its limit and returns whether that worked. Others may use the cache afterwards, as does
+    whoever has the handle.
+    """
     is_alone = _is_alone(handle)
     if not is_alone:
         fcntl.flock(handle, fcntl.LOCK_SH)  # waits while another empties it
@@ -116,7 +121,7 @@ def _fit(folder: Path, handle: int, limit_bytes: int) -> bool:
 
 
 def fit_all(settings: Settings) -> None:
-    """Empty whole caches that nobody compiles with, the longest unused first, until all are below their limit."""
+    """Empties whole caches that nobody compiles with, the longest unused first, until all are below their limit."""
     least_used = caches(settings)
     total_bytes = sum(cache.size_bytes for cache in least_used)
     for cache in least_used:
@@ -129,7 +134,9 @@ def fit_all(settings: Settings) -> None:
 
 
 def sizes_of(folders: Sequence[Path]) -> list[int]:
-    """Bytes that each cache takes on the disk. A program counts them: a compile may leave folders of any depth."""
+    """Returns the bytes that each cache takes on the disk. A program counts them: a compile may leave folders of any
+    depth.
+    """
     rooms = {str(folder / room): number for number, folder in enumerate(folders) for room in ROOMS}
     there = [room for room in rooms if os.path.isdir(room)]
     sizes = [0] * len(folders)
@@ -152,8 +159,9 @@ def _empty(folder: Path) -> None:
 
 
 def _drop_kernels(folder: Path, excess_bytes: int) -> None:
-    """Remove kernels that take at least so much, those used longest ago first. Follows no link: a compile may be
-    changing the folders meanwhile."""
+    """Removes kernels that take at least so much, those used longest ago first. Follows no link: a compile may be
+    changing the folders meanwhile.
+    """
     with suppress(OSError):
         room = os.open(folder / KERNELS, FOLDER)
         try:
@@ -173,7 +181,7 @@ def _drop_kernels(folder: Path, excess_bytes: int) -> None:
 
 
 def _kernels(room: int) -> Iterator[tuple[float, str, str, int]]:
-    """(last use, folder, name, bytes) of the files in the folders of a room."""
+    """Yields (last use, folder, name, bytes) of the files in the folders of a room."""
     for part in os.listdir(room):
         with suppress(OSError):
             inner = os.open(part, FOLDER, dir_fd=room)

@@ -21,7 +21,7 @@ class Calls:
     """The calls that a session gathers: lanes, devices and subjects."""
 
     lanes: dict[str, int] = field(default_factory=dict)
-    """How many devices are to look at each lane."""
+    """Number of devices that are to look at each lane."""
     devices: set[str] = field(default_factory=set)
     """Devices that are to look again at what they are, and then for work."""
     subjects: set[str] = field(default_factory=set)
@@ -31,7 +31,7 @@ class Calls:
         return bool(self.lanes or self.devices or self.subjects)
 
     def add(self, other: Calls) -> None:
-        """Take the other's calls too."""
+        """Adds the other's calls."""
         for lane_id, count in other.lanes.items():
             self.lanes[lane_id] = self.lanes.get(lane_id, 0) + count
         self.devices |= other.devices
@@ -39,30 +39,30 @@ class Calls:
 
 
 def noted(session: Session) -> Calls:
-    """The calls of this session so far, to be added to."""
+    """Returns the calls of this session so far, to which more may be added."""
     calls: Calls = session.info.setdefault(_NOTED, Calls())
     return calls
 
 
 def calls_of(session: Session) -> Calls | None:
-    """The calls of a session that has committed; None if it made none."""
+    """Returns the calls of a session that has committed; None if it made none."""
     calls: Calls | None = session.info.pop(_NOTED, None)
     return calls
 
 
 def call_for(session: Session, run: Run) -> None:
-    """The run waits for a device. As many are called as have had it, and one more: that one has not failed on it."""
+    """Calls devices for a run that waits: as many as have had it, and one more, on which it has not failed."""
     if run.lane_id is not None:
         noted(session).add(Calls(lanes={run.lane_id: run.attempts + 1}))
 
 
 def call_device(session: Session, device_id: str) -> None:
-    """An operator or the farm has decided something about the device."""
+    """Calls a device about which an operator or the farm has decided something."""
     noted(session).devices.add(device_id)
 
 
 def watch_subjects(kind: type[Session]) -> None:
-    """Let sessions of this kind note which jobs and runs they change."""
+    """Makes sessions of this kind note which jobs and runs they change."""
 
     @event.listens_for(kind, "before_flush")
     def note_subjects(session: Session, _context: object, _instances: object) -> None:

@@ -9,7 +9,7 @@ from service.store.key_list import rooted
 
 
 def signed(farm: Farm, payload_type: str, value: object) -> Signed:
-    """The value in the farm's envelope. Raises: KeyListError (the list is damaged)."""
+    """Returns the value in the farm's envelope. Raises: KeyListError (the list is damaged)."""
     listed = rooted(farm.settings.key_list_path)
     return Signed(
         schema="pockfarm.signed/1",

@@ -14,12 +14,12 @@ from service.store.database.models import Event
 
 
 def add(session: Session, subject: str, kind: str, **body: Any) -> None:
-    """Record that something happened to the job or run `subject`."""
+    """Records that something happened to the job or run `subject`."""
     session.add(Event(subject=subject, kind=kind, body=body))
 
 
 def add_many(session: Session, subject: str, events: Sequence[tuple[float, str, Mapping[str, Any]]]) -> None:
-    """Record several (at, kind, body), in order."""
+    """Records several (at, kind, body), in order."""
     session.add_all([Event(subject=subject, at=at, kind=kind, body=dict(body)) for at, kind, body in events])
 
 
@@ -42,7 +42,7 @@ class Reader:
     """Id of the last row seen."""
 
     def next(self, session: Session, *, limit: int = 500) -> list[tuple[int, Event]]:
-        """The events that follow, with their numbers; a number that the subject has not reached begins anew."""
+        """Returns the events that follow, with their numbers; a number that the subject has not reached begins anew."""
         if self._row is None:
             self._row = self._place(session)
         query = select(Event).where(Event.subject == self.subject, Event.id > self._row)

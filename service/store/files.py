@@ -24,7 +24,7 @@ BINARY = {
 
 
 def file_response(request: Request, farm: Farm, digest: str, *, filename: str) -> Response:
-    """The bytes of a stored file; they never change, so a client that has them is told so (304)."""
+    """Returns the bytes of a stored file. They never change, so a client that has them gets 304."""
     headers = {"ETag": f'"{digest}"', "Cache-Control": "private, max-age=31536000, immutable"}
     if f'"{digest}"' in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -45,7 +45,7 @@ def file_response(request: Request, farm: Farm, digest: str, *, filename: str) -
 
 
 async def read_form(request: Request, *, max_files: int, max_fields: int, field_bytes: int) -> FormData:
-    """The multipart body; files of more than a megabyte are on disk. Raises: TooLarge, Invalid."""
+    """Returns the multipart body; files of more than a megabyte are on disk. Raises: TooLarge, Invalid."""
     try:
         return await request.form(max_files=max_files, max_fields=max_fields, max_part_size=field_bytes)
     except Problem:
@@ -66,7 +66,7 @@ async def read_form(request: Request, *, max_files: int, max_fields: int, field_
 def store_upload(
     storage: Storage, stream: BinaryIO, *, limit_bytes: int, what: str, digest: str | None = None
 ) -> StoredFile:
-    """Keep an uploaded stream. Raises: TooLarge; Invalid if it is empty or not what `digest` says."""
+    """Stores an uploaded stream. Raises: TooLarge; Invalid if it is empty or does not have the given `digest`."""
     try:
         stored = storage.put(stream, limit_bytes=limit_bytes, digest=digest)
     except FileTooLarge:
@@ -81,7 +81,7 @@ def store_upload(
 async def store_body(
     request: Request, storage: Storage, *, limit_bytes: int, what: str, digest: str | None = None
 ) -> StoredFile:
-    """Keep a raw request body, of which no more than its limit is taken."""
+    """Stores a raw request body, of which no more than the limit is read."""
     with tempfile.TemporaryFile() as spool:
         left_bytes = limit_bytes
         async for chunk in request.stream():

@@ -29,7 +29,7 @@ class KeyListError(Exception):
 
 @dataclass(frozen=True)
 class KeyListFile:
-    """As the root's owner writes it, and as the farm keeps it."""
+    """The list of keys as the root's owner writes it and as the farm stores it."""
 
     root: str
     """Raw public key, base64."""
@@ -55,12 +55,12 @@ class KeyRequest:
 
 
 def key_id_of(public_key: str) -> str:
-    """The first 16 hex digits of the raw public key's SHA-256."""
+    """Returns the first 16 hex digits of the raw public key's SHA-256."""
     return hashlib.sha256(base64.b64decode(public_key)).hexdigest()[:16]
 
 
 def rooted(path: Path) -> Rooted | None:
-    """The farm's root and newest list; None without. Raises: KeyListError."""
+    """Returns the farm's root and newest list; None without. Raises: KeyListError."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def rooted(path: Path) -> Rooted | None:
 
 
 def opened(data: bytes, where: str) -> Rooted:
-    """A list and the root that it names. Raises: KeyListError unless that root has signed it."""
+    """Returns a list and the root that it names. Raises: KeyListError unless that root has signed it."""
     try:
         file = loads(KeyListFile, data)
         payload = file.key_list.payload_bytes()
@@ -86,7 +86,7 @@ def opened(data: bytes, where: str) -> Rooted:
 
 
 def prepare(settings: Settings) -> Signer:
-    """Make the key that the next rotation takes. Raises: KeyListError if there is one."""
+    """Makes the key for the next rotation. Raises: KeyListError if there is one."""
     path = settings.next_signing_key_path
     if path.exists():
         raise KeyListError(f"{path} is there: it is prepared already; rotate-key takes it")
@@ -109,7 +109,7 @@ def request(settings: Settings) -> bytes:
 
 
 def accept(settings: Settings, path: Path, *, now: float) -> Rooted:
-    """Take a signed list as the farm's own. Raises: KeyListError (another root, an older list, our key not in it)."""
+    """Accepts a signed list as the farm's. Raises: KeyListError (another root, an older list, our key not in it)."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -146,7 +146,7 @@ def _keep(path: Path, data: bytes, offered: Rooted) -> None:
 
 
 def rotate(settings: Settings, *, now: float) -> Signer:
-    """Sign with the prepared key from the next start on. Raises: KeyListError (none prepared, or not listed)."""
+    """Signs with the prepared key from the next start on. Raises: KeyListError (none prepared, or not listed)."""
     path, current = settings.next_signing_key_path, rooted(settings.key_list_path)
     if not path.exists():
         raise KeyListError(f"{path} is missing: prepare-key makes it, then have the root list it (key-request)")

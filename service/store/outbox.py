@@ -17,7 +17,7 @@ _BATCH = 100
 
 
 def ring_after_commit(session: Session, task: str, argument: str) -> None:
-    """Queue a doorbell for `task` about the row `argument`."""
+    """Queues a doorbell for `task` about the row `argument`."""
     row = Outbox(task=task, argument=argument)
     session.add(row)
     session.info.setdefault("doorbells", []).append(row)
@@ -31,13 +31,13 @@ class Bell:
         self._queue = queue
 
     def after_commit(self, session: Session) -> None:
-        """Ring what this session queued. A failure leaves it to the sweeper."""
+        """Rings what this session queued. A failure leaves it to the sweeper."""
         rows = session.info.pop("doorbells", [])
         if rows:
             self._send([(row.id, row.task, row.argument) for row in rows])
 
     def ring_pending(self, before: float) -> int:
-        """Ring what was written before `before` and is still here; how many were sent."""
+        """Rings what was written before `before` and is still here. Returns how many were sent."""
         with self._database.read() as session:
             query = select(Outbox.id, Outbox.task, Outbox.argument).where(Outbox.created_at < before)
             rows = list(session.execute(query.order_by(Outbox.id).limit(_BATCH)))

@@ -25,23 +25,23 @@ SEND_WITHIN_S = 5.0
 
 
 class Queue(Protocol):
-    """Where doorbells are rung."""
+    """The queue of doorbells."""
 
     def ring(self, task: str, argument: str) -> None:
-        """Send one doorbell. Raises: any error of the transport, quickly."""
+        """Sends one doorbell. Raises: any error of the transport, quickly."""
         ...
 
     def check(self) -> None:
-        """Raise if the broker does not answer."""
+        """Raises if the broker does not answer."""
         ...
 
     def waiting(self) -> int:
-        """How many doorbells nobody has taken yet. Raises: any error of the transport, quickly."""
+        """Returns how many doorbells nobody has taken yet. Raises: any error of the transport, quickly."""
         ...
 
 
 def make_celery(settings: Settings, *, socket_timeout_s: float = 30.0) -> Celery:
-    """The Celery application of this farm, for senders and workers alike."""
+    """Makes the Celery application of this farm, for senders and workers alike."""
     app = Celery("pockfarm", broker=settings.broker, set_as_current=False)
     app.conf.update(
         task_acks_late=True,

@@ -45,11 +45,11 @@ class Signer:
         return hashlib.sha256(self.key.public_key().public_bytes_raw()).hexdigest()[:16]
 
     def server_key(self) -> ServerKey:
-        """Key that devices learn at enrolment."""
+        """Returns the key that devices learn at enrolment."""
         return ServerKey(self.key_id, self.public_key)
 
     def sign(self, payload_type: str, payload: bytes) -> Envelope:
-        """The DSSE envelope of these bytes."""
+        """Returns the DSSE envelope of these bytes."""
         signature = self.key.sign(pae(payload_type, payload))
         return Envelope(
             payloadType=payload_type,
@@ -61,18 +61,18 @@ class Signer:
         return hmac.new(self.mac_secret(), text.encode(), hashlib.sha256).hexdigest()
 
     def mac_secret(self) -> bytes:
-        """Secret that challenges are marked with."""
+        """Returns the secret with which challenges are marked."""
         derived = hashlib.sha256(b"pockfarm challenge" + self.key.private_bytes_raw()).digest()
         return self.challenge_secret or derived
 
     def introduce(self, root: str) -> ServerKey:
-        """A root's public key (raw, base64), endorsed for devices that know this key and no root."""
+        """Returns a root's public key (raw, base64), endorsed for devices that know this key and no root."""
         key_id = hashlib.sha256(base64.b64decode(root)).hexdigest()[:16]
         signature = self.key.sign(pae(ROOT_TYPE, key_message(key_id, root)))
         return ServerKey(key_id, root, self.key_id, base64.b64encode(signature).decode())
 
     def challenge(self, device_id: str) -> str:
-        """Something fresh for one device to sign; it needs no storage."""
+        """Returns a fresh challenge for one device to sign; it needs no storage."""
         text = f"{time.time():.3f}:{secrets.token_hex(16)}"
         return f"{text}:{self._mac(f'{device_id}:{text}')}"
 
@@ -85,7 +85,7 @@ class Signer:
 
 
 def load_signer(path: Path, *, release_number: int) -> Signer:
-    """The signer kept at `path`; made there (0600) on first use."""
+    """Loads the signer stored at `path`; it is made there (0600) on first use."""
     stored = _read_or_make(path)
     highest = max(int(stored["release_number"]), release_number)
     if highest != stored["release_number"]:
@@ -95,7 +95,9 @@ def load_signer(path: Path, *, release_number: int) -> Signer:
 
 
 def _keep_release(path: Path, body: dict[str, str | int]) -> None:
-    """A key file that is mounted read-only stays as it is: the settings say the number at each start."""
+    """Writes the release number into the key file. A file that is mounted read-only stays as it is: the settings state
+    the number at each start.
+    """
     try:
         _replace(path, body)
     except OSError as error:
@@ -105,7 +107,7 @@ def _keep_release(path: Path, body: dict[str, str | int]) -> None:
 
 
 def rotate(path: Path, following: Path) -> Signer:
-    """Put the key of another file in the place of this one, whose private half is gone then."""
+    """Replaces this key with the key of another file. The private half of this one is gone then."""
     old, new = load_signer(path, release_number=0), load_signer(following, release_number=0)
     body: dict[str, str | int] = {
         "private_key": base64.b64encode(new.key.private_bytes_raw()).decode(),
@@ -137,7 +139,7 @@ def _write_beside(path: Path, body: dict[str, str | int]) -> Path:
 
 
 def _create(path: Path, body: dict[str, str | int]) -> None:
-    """Whole or not at all; of two processes that try, one wins."""
+    """Creates the file whole or not at all; of two processes that try, one wins."""
     draft = _write_beside(path, body)
     try:
         os.link(draft, path)

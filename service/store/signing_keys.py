@@ -1,4 +1,4 @@
-"""Which key the farm signs with, by its database: a key file that is lost or swapped is noticed, never replaced.
+"""Checks by the database which key the farm signs with: a key file that is lost or swapped is noticed, never replaced.
 
 Devices trust the key that they enrolled with. A farm that silently made another would sign work that no board accepts.
 """
@@ -33,7 +33,7 @@ class SigningKeyLost(Exception):
 
 
 def open_signer(settings: Settings, database: Database) -> Signer:
-    """The farm's signer; its key is made if the farm has never had one. Raises: SigningKeyLost."""
+    """Returns the farm's signer; its key is made if the farm has never had one. Raises: SigningKeyLost."""
     path = settings.signing_key_path
     if not path.exists():
         evidence = _signed_before(database, path)
@@ -43,7 +43,9 @@ def open_signer(settings: Settings, database: Database) -> Signer:
 
 
 def _signed_before(database: Database, path: Path) -> str:
-    """How we know that there was a key; empty if there was none. Raises: SigningKeyLost if nobody can tell."""
+    """Returns how we know that there was a key; empty if there was none. Raises: SigningKeyLost if that cannot be
+    determined.
+    """
     try:
         with database.read() as session:
             tables = inspect(session.connection()).get_table_names()
@@ -59,12 +61,12 @@ def _signed_before(database: Database, path: Path) -> str:
 
 
 def current_key(session: Session) -> SigningKey | None:
-    """The key that the farm signs with; None if it has not started yet."""
+    """Returns the key that the farm signs with; None if it has not started yet."""
     return session.scalar(select(SigningKey).where(SigningKey.retired_at.is_(None)))
 
 
 def confirm(session: Session, signer: Signer, path: Path) -> None:
-    """Record the key at the farm's first start; later, that it is still the same. Raises: SigningKeyLost."""
+    """Records the key at the farm's first start; later, that it is still the same. Raises: SigningKeyLost."""
     recorded = current_key(session) or _record(session, signer)
     if recorded.key_id == signer.key_id:
         return
@@ -85,7 +87,7 @@ def _retire(session: Session) -> None:
 
 
 def _record(session: Session, signer: Signer) -> SigningKey:
-    """The farm's first key: of processes that start a farm together one writes it, and the others find it."""
+    """Records the farm's first key: of processes that start a farm together one writes it, and the others find it."""
     try:
         with session.begin_nested():
             session.add(SigningKey(key_id=signer.key_id, public_key=signer.public_key))
@@ -96,7 +98,7 @@ def _record(session: Session, signer: Signer) -> SigningKey:
 
 
 def replace_key(settings: Settings, database: Database) -> Signer:
-    """Retire the farm's key and make another. Raises: SigningKeyLost if the file is still there."""
+    """Retires the farm's key and makes another. Raises: SigningKeyLost if the file is still there."""
     path = settings.signing_key_path
     if path.exists():
         raise SigningKeyLost(

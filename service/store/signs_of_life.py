@@ -18,7 +18,7 @@ from service.store.database.models import SignOfLife
 LOG = logging.getLogger(__name__)
 Kind = Literal["api", "sweeper", "worker", "courier"]
 INTERVAL_S = 5.0
-"""Between two signs of a process."""
+"""Seconds between two signs of a process."""
 FRESH_S = 30.0
 """Older than this, it is taken for dead or hung."""
 FORGET_AFTER_S = 3600.0
@@ -32,7 +32,9 @@ def own_name(kind: Kind) -> str:
 
 
 def give_sign(session: Session, kind: Kind, *, slots: int = 0) -> None:
-    """Say that this process lives, and how many compiles it runs at once. Only the process itself writes its row."""
+    """Records that this process lives, and how many compiles it runs at once. Only the process itself writes its
+    row.
+    """
     now, name = time.time(), own_name(kind)
     row = update(SignOfLife).where(SignOfLife.name == name).values(seen_at=now, slots=slots).returning(SignOfLife.name)
     if session.scalar(row) is None:
@@ -40,24 +42,24 @@ def give_sign(session: Session, kind: Kind, *, slots: int = 0) -> None:
 
 
 def newest(session: Session, kind: Kind) -> float | None:
-    """When any process of the kind last gave a sign; None if there is none."""
+    """Returns when any process of the kind last gave a sign; None if there is none."""
     return session.scalar(select(func.max(SignOfLife.seen_at)).where(SignOfLife.kind == kind))
 
 
 def count_alive(session: Session, kind: Kind) -> int:
-    """Processes of the kind with a fresh sign."""
+    """Returns how many processes of the kind have a fresh sign."""
     fresh = (SignOfLife.kind == kind, SignOfLife.seen_at >= time.time() - FRESH_S)
     return session.scalar(select(func.count()).select_from(SignOfLife).where(*fresh)) or 0
 
 
 def count_slots(session: Session) -> int:
-    """Compiles that all workers with a fresh sign run at once."""
+    """Returns how many compiles all workers with a fresh sign run at once."""
     fresh = (SignOfLife.kind == "worker", SignOfLife.seen_at >= time.time() - FRESH_S)
     return session.scalar(select(func.sum(SignOfLife.slots)).where(*fresh)) or 0
 
 
 def forget_silent(session: Session) -> None:
-    """Delete signs that are an hour old, but the newest of a sweeper: a gap begins there."""
+    """Deletes signs that are an hour old, but the newest of a sweeper: a gap begins there."""
     last = newest(session, "sweeper") or 0.0
     is_old = (
         SignOfLife.seen_at < time.time() - FORGET_AFTER_S,
@@ -67,7 +69,7 @@ def forget_silent(session: Session) -> None:
 
 
 def give_sign_to(url: str, kind: Kind, *, slots: int) -> None:
-    """Say it on a connection that is closed again: for a process that forks others."""
+    """Gives the sign on a connection that is closed again: for a process that forks others."""
     database = Database(url)
     try:
         with database.transaction() as session:
@@ -85,7 +87,7 @@ class Signs:
         self._next_s = 0.0
 
     def give(self) -> None:
-        """Give it if it is time. Raises: the driver's errors; then the next call tries again."""
+        """Gives the sign if it is time. Raises: the driver's errors; then the next call tries again."""
         if time.monotonic() < self._next_s:
             return
         with self._database.transaction() as session:
@@ -95,7 +97,8 @@ class Signs:
 
 
 class ThreadedSigns:
-    """The same of a process that forks others and must not wait: a database that hangs would look as if it did.
+    """Gives the signs of a process that forks others and must not wait: if it waited for a database that hangs, it
+    would itself look hung.
 
     One thread at a time, a connection of its own each time; what fails is logged, and tried again after `INTERVAL_S`.
     """
@@ -109,7 +112,7 @@ class ThreadedSigns:
         self._thread: threading.Thread | None = None
 
     def give(self) -> None:
-        """Begin to give it, unless that was just done, or is still under way."""
+        """Begins to give the sign, unless that was just done or is still under way."""
         if time.monotonic() < self._next_s or (self._thread is not None and self._thread.is_alive()):
             return
         self._next_s = time.monotonic() + INTERVAL_S

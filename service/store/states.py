@@ -80,7 +80,7 @@ class Machine:
     transitions: tuple[Transition, ...]
 
     def transition(self, event: str, state: str) -> Transition | None:
-        """The line for an event in a state; None if there is none."""
+        """Returns the line for an event in a state; None if there is none."""
         return next(
             (
                 transition
@@ -252,18 +252,18 @@ EVENT_OF = {
     "expired": "expire",
     "lost": "lose",
 }
-"""How a run, an attempt or a job gets to each of its ends."""
+"""The event that leads a run, an attempt or a job to each of its ends."""
 _KINDS = {"quarantine": "quarantined", "release": "released", "remove": "removed"}
 
 
 def machine_of(row: Row | type[Row]) -> Machine:
-    """The table for a row or its class."""
+    """Returns the table for a row or its class."""
     kind = row if isinstance(row, type) else type(row)
     return next(machine for machine in MACHINES if machine.row is kind)
 
 
 def move(session: Session, row: Row, event: str, **details: Any) -> None:
-    """Apply a line of the row's table and write its history. `details`: what the history tells of it.
+    """Applies a line of the row's table and writes its history. `details`: further fields of the history's entry.
 
     Raises: IllegalTransition; then row and history are as they were.
     """
@@ -295,7 +295,9 @@ def _tell(session: Session, row: Row, event: str, details: dict[str, Any]) -> No
 
 
 def moving(kind: type[Row], event: str, row_id: str) -> Update:
-    """A line of the table as one conditional UPDATE, for a claim that holds no row; its history is the caller's."""
+    """Returns a line of the table as one conditional UPDATE, for a claim that holds no row; its history is the
+    caller's.
+    """
     machine = machine_of(kind)
     (line,) = [transition for transition in machine.transitions if transition.event == event]
     return update(kind).where(kind.id == row_id, kind.state.in_(line.sources)).values(state=line.target)
@@ -307,7 +309,7 @@ def end_phrase(state: str) -> str:
 
 
 def document() -> str:
-    """The tables as a page of the documentation."""
+    """Returns the tables as a page of the documentation."""
     parts = [_HEAD]
     for machine in MACHINES:
         parts.append(f"## {machine.name.capitalize()}\n\nBegins as `{machine.first}`. {_diagram(machine)}\n")

@@ -17,11 +17,11 @@ class Bell:
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """The subject has changed."""
+        """Rings, since the subject has changed."""
         self._rung.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Until it has rung since the last time, or so long. Returns whether it has."""
+        """Waits until the bell has rung since the last wait, or for so many seconds. Returns whether it has rung."""
         try:
             await asyncio.wait_for(self._rung.wait(), max(0.0, seconds))
         except TimeoutError:
@@ -31,7 +31,7 @@ class Bell:
 
 
 class Watchers:
-    """Who watches what in this process."""
+    """The watchers in this process and the subjects that they watch."""
 
     def __init__(self) -> None:
         self._bells: dict[str, set[Bell]] = {}
@@ -41,7 +41,7 @@ class Watchers:
 
     @contextmanager
     def held(self, subject: str) -> Iterator[Bell]:
-        """A bell that rings when the subject changes, within the block."""
+        """Yields a bell that rings when the subject changes, within the block."""
         bell = Bell()
         self._bells.setdefault(subject, set()).add(bell)
         try:
@@ -53,7 +53,7 @@ class Watchers:
                 del self._bells[subject]
 
     def call(self, subjects: Collection[str]) -> None:
-        """Let everybody look who watches one of these."""
+        """Rings the bells of everybody who watches one of these."""
         for subject in self._bells.keys() & subjects:
             for bell in self._bells[subject]:
                 bell.ring()

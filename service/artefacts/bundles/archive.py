@@ -30,7 +30,7 @@ class BundleContent:
 
 
 def read_bundle(path: Path) -> BundleContent:
-    """Manifest and compile report of the bundle at `path`. Raises: BadBundle."""
+    """Returns the manifest and the compile report of the bundle at `path`. Raises: BadBundle."""
     try:
         with tarfile.open(path, "r:") as archive:
             return _read(archive)

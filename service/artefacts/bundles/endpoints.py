@@ -70,7 +70,7 @@ def list_bundles(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[BundleView]:
-    """Bundles, the newest first."""
+    """Lists bundles, the newest first."""
     with farm.database.read() as session:
         rows, following = service.newest_bundles(
             session, target=target, model_digest=model_digest, plan=plan, limit=limit, cursor=cursor
@@ -80,7 +80,7 @@ def list_bundles(
 
 @router.get("/{digest}", response_class=Response, responses=BINARY)  # type: ignore[arg-type]
 def download_bundle(digest: DigestText, request: Request, farm: FarmDep, _: PrincipalDep) -> Response:
-    """The bundle's bytes (`.pfb`, a tar archive)."""
+    """Returns the bundle's bytes (`.pfb`, a tar archive)."""
     with farm.database.read() as session:
         bundle = service.find(session, digest).bundle
         holdings.refuse_taken(session, "bundle", digest, where="digest")
@@ -97,14 +97,16 @@ def show_bundle(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> BundleVie
 
 @router.get("/{digest}/manifest")
 def show_manifest(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> dict[str, Any]:
-    """The bundle's `manifest.json`."""
+    """Returns the bundle's `manifest.json`."""
     with farm.database.read() as session:
         return service.find(session, digest).bundle.manifest
 
 
 @router.get("/{digest}/statement", response_class=Response, responses=SIGNED)
 def show_statement(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> Response:
-    """That this farm made the bundle, from what and by which compiler, signed: `pockfarm verify` reads it."""
+    """Returns the signed statement that this farm made the bundle, from what and by which compiler: `pockfarm verify`
+    reads it.
+    """
     with farm.database.read() as session:
         statement = service.statement(session, digest, now=time.time())
     return Response(dumps(signed(farm, BUNDLE_STATEMENT_TYPE, statement)), media_type="application/json")
@@ -112,6 +114,6 @@ def show_statement(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> Respon
 
 @router.get("/{digest}/report")
 def show_report(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> dict[str, Any]:
-    """The bundle's `report.json`: what the compiler did."""
+    """Returns the bundle's `report.json`: what the compiler did."""
     with farm.database.read() as session:
         return service.find(session, digest).bundle.compile_report

@@ -7,7 +7,9 @@ from typing import Any
 
 
 def least_scored(manifest: Mapping[str, Any]) -> int:
-    """Samples that a data set needs to be scored: a loss of the model's own is of a whole (micro-)batch."""
+    """Returns how many samples a data set needs to be scored: a loss that is part of the model covers a whole
+    (micro-)batch.
+    """
     terms = manifest.get("terms", ())
     kinds = {str(manifest.get("loss")), *(str(term.get("kind")) for term in terms if isinstance(term, dict))}
     batch, parts = manifest.get("batch"), manifest.get("micro_batches", 1)
@@ -27,7 +29,7 @@ EVERY_PRECISION = tuple(base + beside for base in PRECISIONS.values() for beside
 
 
 def precision(manifest: Mapping[str, Any]) -> str:
-    """As the manifest says it; where it says nothing, the element type of what the model puts out."""
+    """Returns the precision that the manifest names, or else the element type of the model's first output."""
     outputs = manifest.get("outputs")
     first = outputs[0] if isinstance(outputs, list) and outputs and isinstance(outputs[0], dict) else {}
     dtype = str(manifest.get("precision") or first.get("dtype") or "")
@@ -39,7 +41,7 @@ def precision(manifest: Mapping[str, Any]) -> str:
 
 
 def required_features(manifest: Mapping[str, Any]) -> frozenset[str]:
-    """CPU features that a device must report."""
+    """Returns the CPU features that a device must report."""
     return frozenset(map(str, manifest.get("required_features", ())))
 
 
@@ -49,5 +51,5 @@ def is_tuning(manifest: Mapping[str, Any]) -> bool:
 
 
 def trial_choices(manifest: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The schedules that a tuning bundle offers, by kernel signature."""
+    """Returns the schedules that a tuning bundle offers, by kernel signature."""
     return {str(row["kernel"]): tuple(map(str, row["choices"])) for row in manifest.get("trials", ())}

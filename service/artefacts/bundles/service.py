@@ -23,8 +23,9 @@ from service.store.storage import StoredFile
 
 
 def keep_bundle(session: Session, job: Job, stored: StoredFile, content: BundleContent) -> Bundle:
-    """The row of a stored bundle that `job` made, and that its organisation holds it; another job may have made the
-    same bytes before."""
+    """Returns the row of a stored bundle that `job` made, and records that the job's organisation holds it. Another job
+    may have made the same bytes before.
+    """
     fields = {
         "digest": stored.digest,
         "size_bytes": stored.size_bytes,
@@ -74,7 +75,9 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class HeldBuilt:
-    """As `Held`, with what never changes of the bundle."""
+    """A bundle that an organisation holds, like `HeldBundle`, but with only those facts of the bundle that never
+    change.
+    """
 
     bundle: Built
     holding: Holding
@@ -91,7 +94,7 @@ def built(session: Session, digest: str) -> Built:
 
 
 def find(session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them") -> HeldBundle:
-    """The bundle, if the session's organisation holds it. Raises: NotFound."""
+    """Returns the bundle, if the session's organisation holds it. Raises: NotFound."""
     is_own = Holding.organisation_id == organisation_of(session)
     row = session.execute(
         select(Bundle, Holding).join(Holding, holds_bundle(Bundle.digest, is_own)).where(Bundle.digest == digest)
@@ -104,7 +107,8 @@ def find(session: Session, digest: str, *, where: str = "digest", hint: str = "G
 def held_bundle(
     session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them"
 ) -> HeldBuilt:
-    """As `find`, for whoever is about to use it and needs what never changes; its holder is looked up each time.
+    """Finds a bundle like `find`, for a caller that is about to use it and needs only what never changes. Its holder is
+    looked up each time.
 
     Raises: NotFound; Gone, if retention has taken it, which it does not before this transaction ends.
     """
@@ -119,14 +123,14 @@ def _unknown(digest: str, where: str, hint: str) -> NotFound:
 
 
 def holds_bundle(digest: Any, whose: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Over `Holding`, to join it: that it is of this bundle, and `whose`."""
+    """Returns a condition on `Holding`, to join it with: the row is of this bundle and meets `whose`."""
     return and_(Holding.digest == digest, Holding.kind == "bundle", whose)
 
 
 def newest_bundles(
     session: Session, *, target: str | None, model_digest: str | None, plan: str | None, limit: int, cursor: str | None
 ) -> tuple[list[HeldBundle], str | None]:
-    """A page of the bundles that the session's organisation holds, the newest first, and the next cursor."""
+    """Returns a page of the bundles that the session's organisation holds, the newest first, and the next cursor."""
     filters = ((Bundle.target, target), (Bundle.model_digest, model_digest), (Holding.plan_name, plan))
     query = (
         select(Holding)
@@ -156,7 +160,7 @@ def statement(session: Session, digest: str, *, now: float) -> BundleStatement:
 
 
 def summary(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a manifest that fit in a list: memory, inputs, outputs, kernel count."""
+    """Returns the parts of a manifest that fit in a list: memory, inputs, outputs, kernel count."""
     return {
         "memory": manifest.get("memory", {}),
         "inputs": manifest.get("inputs", []),

@@ -26,7 +26,7 @@ def find_problem(report: Mapping[str, object]) -> str:
 
 
 def warnings_of(session: Session, digests: Iterable[str | None]) -> dict[str, list[dict[str, str]]]:
-    """The warnings of some bundles, by digest; bundles of compilers that gave none have an empty list."""
+    """Returns the warnings of some bundles, by digest; bundles of compilers that gave none have an empty list."""
     distinct = {digest for digest in digests if digest is not None}
     if not distinct:
         return {}

@@ -43,7 +43,7 @@ class Entry:
 
     file: BinaryIO
     name: str
-    """Without `.npy`."""
+    """Name of the array, without `.npy`."""
     start: int
     """Offset of its bytes in the file."""
     stored_bytes: int
@@ -52,7 +52,7 @@ class Entry:
     checksum: int
 
     def read(self) -> Iterator[bytes]:
-        """The entry's bytes in chunks of at most `CHUNK_BYTES`, exactly `size_bytes` in all. Raises: BadData."""
+        """Yields the entry's bytes in chunks of at most `CHUNK_BYTES`, exactly `size_bytes` in all. Raises: BadData."""
         done_bytes, checksum = 0, 0
         for chunk in self._inflated() if self.is_deflated else self._raw():
             done_bytes, checksum = done_bytes + len(chunk), zlib.crc32(chunk, checksum)
@@ -91,7 +91,7 @@ class Entry:
 
 
 def read_entries(file: BinaryIO) -> tuple[Entry, ...]:
-    """The entries of a seekable zip archive, in the order in which they lie in the file. Raises: BadData."""
+    """Returns the entries of a seekable zip archive, in the order in which they lie in the file. Raises: BadData."""
     directory_start = _check_end(file)
     try:
         with zipfile.ZipFile(file) as archive:
@@ -108,7 +108,9 @@ def _bad(message: str) -> BadData:
 
 
 def _check_end(file: BinaryIO) -> int:
-    """Where the directory starts, by the record that ends the file: no comment, no second disk, few entries."""
+    """Returns where the directory starts, as the record that ends the file gives it. Accepts no comment, no second disk
+    and few entries only.
+    """
     file_bytes = file.seek(0, 2)
     file.seek(max(0, file_bytes - _END.size))
     record = file.read(_END.size)

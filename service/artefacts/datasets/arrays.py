@@ -42,7 +42,7 @@ class ArrayInfo:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Returns the same as plain data."""
         plain = {"dtype": self.dtype, "shape": list(self.shape)}
         read = {"low": self.low, "high": self.high, "is_whole": self.is_whole}
         return plain | {name: value for name, value in read.items() if value is not None}
@@ -56,5 +56,5 @@ class ArrayInfo:
 
 
 def samples_of(arrays: Mapping[str, ArrayInfo]) -> int:
-    """How many samples there are: what is the same for every sample has one."""
+    """Returns how many samples there are. An array with one row holds the same value for every sample."""
     return max(info.shape[0] for info in arrays.values())

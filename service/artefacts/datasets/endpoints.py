@@ -67,7 +67,7 @@ class DatasetForm:
 
 
 async def dataset_form(request: Request, farm: FarmDep, _: PrincipalDep) -> AsyncIterator[DatasetForm]:
-    """The form's fields. Raises: Invalid, NotFound."""
+    """Yields the form's fields. Raises: Invalid, NotFound."""
     form = await read_form(request, max_files=1, max_fields=2, field_bytes=farm.settings.text_limit_bytes)
     try:
         upload, name = form.get("file"), form.get("name", "")
@@ -115,7 +115,7 @@ class ArrayView(View):
     """The smallest number; of whole numbers but for -100, which losses pass over. Null: an older release read it."""
     high: float | None = None
     is_whole: bool | None = None
-    """Nothing but whole numbers."""
+    """Whether every number is whole."""
 
 
 class DatasetView(View):
@@ -146,11 +146,13 @@ class DatasetSent(DatasetView):
     """A data set that was just sent."""
 
     warnings: list[DatasetWarning]
-    """That its name is also another's, or that it was there under another name. Empty if nothing is odd."""
+    """Warnings that another data set has the same name, or that this one was already there under another name. Empty if
+    nothing is odd.
+    """
 
 
 def dataset_sent(held: HeldDataset, notices: list[Notice]) -> DatasetSent:
-    """The answer to who sent it."""
+    """Returns the answer to the sender."""
     warnings = [
         DatasetWarning(code=notice.code, where=notice.where, message=notice.message, hint=notice.hint)
         for notice in notices
@@ -159,7 +161,7 @@ def dataset_sent(held: HeldDataset, notices: list[Notice]) -> DatasetSent:
 
 
 def dataset_view(held: HeldDataset) -> DatasetView:
-    """A data set as its holder sees it."""
+    """Returns a data set as its holder sees it."""
     named = {
         "name": held.holding.name,
         "created_at": held.holding.created_at,
@@ -175,7 +177,8 @@ router = APIRouter(prefix="/datasets", tags=["datasets"])
 
 @router.post("", status_code=201, response_model=DatasetSent, openapi_extra={"requestBody": DATASET_BODY})
 def send_dataset(form: DatasetFormDep, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
-    """Send a data set. It is read whole and checked: types, shapes, finite numbers. The same bytes: the same digest.
+    """Accepts a data set. It is read whole and checked: types, shapes, finite numbers. The same bytes have the same
+    digest.
 
     A name chooses nothing; `warnings` say if another data set has it, or if these bytes have another.
     """
@@ -212,7 +215,7 @@ def _limits(settings: Settings) -> InspectionLimits:
 
 @router.get("")
 def list_datasets(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cursor = None) -> Page[DatasetView]:
-    """Data sets, the newest first."""
+    """Lists data sets, the newest first."""
     with farm.database.read() as session:
         rows, following = service.newest(session, limit=limit, cursor=cursor)
         return Page(items=[dataset_view(row) for row in rows], next=following)
@@ -227,7 +230,7 @@ def show_dataset(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> DatasetV
 
 @router.get("/{digest}/download", response_class=Response, responses=BINARY)  # type: ignore[arg-type]
 def download_dataset(digest: DigestText, request: Request, farm: FarmDep, _: PrincipalDep) -> Response:
-    """The npz itself."""
+    """Returns the npz file."""
     with farm.database.read() as session:
         service.find(session, digest)
         holdings.refuse_taken(session, "dataset", digest, where="digest")

@@ -41,7 +41,9 @@ class InspectionLimits:
 
 
 def inspect_confined(file: BinaryIO, limits: InspectionLimits) -> dict[str, ArrayInfo]:
-    """Every array of the npz, fully read and checked by a child. `file` needs a descriptor. Raises: BadData."""
+    """Returns every array of the npz, fully read and checked by a child process. `file` needs a descriptor. Raises:
+    BadData.
+    """
     file.flush()
     reopened = Path(f"/proc/self/fd/{file.fileno()}")  # opened anew: a position of its own, and not for writing
     with _turns, reopened.open("rb", buffering=0) as read_only, _in_memory() as answer:
@@ -51,12 +53,12 @@ def inspect_confined(file: BinaryIO, limits: InspectionLimits) -> dict[str, Arra
 
 
 def _in_memory() -> BinaryIO:
-    """A file for the answer: not on a disk, which may be full of other things."""
+    """Returns a file in memory for the answer: a disk may be full of other things."""
     return os.fdopen(os.memfd_create("answer", os.MFD_CLOEXEC), "w+b")
 
 
 def _run_child(file: Any, answer: Any, limits: InspectionLimits) -> int:
-    """Exit code, or minus the signal that ended it; time-out: minus SIGALRM."""
+    """Runs the child and returns its exit code, or minus the signal that ended it; after a time-out: minus SIGALRM."""
     numbers = (os.getpid(), limits.unpacked_bytes, limits.memory_bytes, limits.cpu_s)
     command = [sys.executable, "-m", "service.artefacts.datasets.inspection", *map(str, numbers)]
     environment = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -96,7 +98,7 @@ def _outcome(text: bytes, exit_code: int, limits: InspectionLimits) -> dict[str,
 
 
 def main(arguments: list[str]) -> int:
-    """The child: look at the standard input."""
+    """Runs the child: looks at the standard input."""
     from service.artefacts.datasets.npz import inspect_npz  # NumPy is the child's alone
 
     parent, unpacked_bytes, memory_bytes, cpu_s = map(int, arguments)

@@ -54,7 +54,7 @@ def notices_of(session: Session, held: HeldDataset, *, asked_name: str) -> list[
 
 
 def _others(session: Session, *, name: str, digest: str) -> list[str]:
-    """Digests of the session's organisation, the newest first; one more than are shown."""
+    """Returns the digests of the session's organisation, the newest first; one more than are shown."""
     is_own = Holding.organisation_id == organisation_of(session)
     query = select(Holding.digest).where(
         is_own,

@@ -29,7 +29,7 @@ FREE_EXPANSION_BYTES = 64 << 20
 
 
 def inspect_npz(file: BinaryIO, *, unpacked_limit_bytes: int) -> dict[str, ArrayInfo]:
-    """Every array of a seekable npz, fully read and checked. Raises: BadData."""
+    """Returns every array of a seekable npz, fully read and checked. Raises: BadData."""
     entries, file_bytes = read_entries(file), file.seek(0, 2)
     arrays: dict[str, ArrayInfo] = {}
     heads: dict[str, tuple[ArrayInfo, int]] = {}
@@ -126,7 +126,9 @@ def _check_sizes(name: str, total_bytes: int, file_bytes: int, limit_bytes: int)
 
 
 def _read(entry: Entry, info: ArrayInfo, header_bytes: int, *, is_same: bool) -> ArrayInfo:
-    """The array with its range. Raises: BadData if a number is not finite; of what is all samples' own, none at all."""
+    """Returns the array with its range. Raises: BadData if a number is not finite; in an array that all samples share,
+    if one is NaN.
+    """
     dtype = np.dtype(info.dtype)
     first, low, high, is_whole = 0, np.inf, -np.inf, True
     for values in _elements(entry, header_bytes, dtype):

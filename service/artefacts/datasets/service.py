@@ -33,7 +33,8 @@ class HeldDataset:
 def keep(
     session: Session, stored: StoredFile, arrays: Mapping[str, ArrayInfo], *, name: str, settings: Settings
 ) -> HeldDataset:
-    """A checked data set, which the session's organisation holds from now on; the same bytes again change nothing.
+    """Stores a checked data set, which the session's organisation holds from now on; the same bytes again change
+    nothing.
 
     Raises: Forbidden (no more room).
     """
@@ -50,7 +51,7 @@ def keep(
 
 
 def find(session: Session, digest: str, *, where: str = "digest") -> HeldDataset:
-    """The data set, if the session's organisation holds it. Raises: NotFound."""
+    """Returns the data set, if the session's organisation holds it. Raises: NotFound."""
     query = select(Dataset, Holding).join(Holding, _held(session)).where(Dataset.digest == digest)
     row = session.execute(query).first()
     if row is None:
@@ -64,7 +65,7 @@ def _held(session: Session) -> ColumnElement[bool]:
 
 
 def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[list[HeldDataset], str | None]:
-    """A page of data sets, the newest first, and the next cursor."""
+    """Returns a page of data sets, the newest first, and the next cursor."""
     query = select(Holding).join(Dataset, _held(session))
     rows, following = newest_first(session, query, Holding.id, limit=limit, cursor=cursor)
     matches = session.scalars(select(Dataset).where(Dataset.digest.in_([row.digest for row in rows])))
@@ -73,7 +74,7 @@ def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[list[He
 
 
 def check_fit(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> None:
-    """`where` is the request's field that names the data set.
+    """Checks that the data set fits the bundle. `where` is the request's field that names the data set.
 
     Raises: Invalid if an input or labels of the bundle have no array, or one of another type, shape or range.
     """
@@ -106,7 +107,7 @@ def seen_of(dataset: Dataset) -> dict[str, data_fit.ArraySummary]:
 
 
 def check_scored(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> None:
-    """That there are samples enough for a mean loss. Raises: Invalid."""
+    """Checks that there are enough samples for a mean loss. Raises: Invalid."""
     least = least_scored(bundle.manifest)
     if dataset.samples < least:
         raise Invalid(

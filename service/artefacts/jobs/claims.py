@@ -25,7 +25,7 @@ from service.store.storage import StoredFile
 
 MAX_MESSAGE_CHARACTERS = 4000
 REMEMBERED_S = 3600.0
-"""Who had a compile within this time comes after who had none."""
+"""Seconds for which a compile counts as recent: an organisation that had one comes after those that had none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class LostClaim(Exception):
 
 
 def claim(session: Session, job_id: str, *, lease_s: float, worker: str | None = None) -> Claim | None:
-    """Take the job if it is queued; None if it is not (a doubled doorbell, a cancelled job).
+    """Claims the job if it is queued. Returns None if it is not (a repeated doorbell, a cancelled job).
 
     `worker` names the process that takes it, for who finds that process dead.
     """
@@ -96,9 +96,10 @@ def claim(session: Session, job_id: str, *, lease_s: float, worker: str | None =
 
 
 def claim_next(session: Session, *, lease_s: float, worker: str | None = None) -> Claim | None:
-    """Take a queued job, whichever doorbell was heard: of the organisation with the fewest compiles under way, among
-    equals of the one whose last compile ended longest ago, of one organisation the oldest. None if no job waits, or
-    none of an organisation whose share of the workers has room."""
+    """Claims a queued job, whichever doorbell was heard. The organisation with the fewest compiles under way comes
+    first; among equals, the one whose last compile ended longest ago; within an organisation, the oldest job. Returns
+    None if no job waits, or if no organisation with a waiting job has room left in its share of the workers.
+    """
     most = most_at_once(session)
     while candidates := _in_turn(session, most):
         for job_id, organisation_id in candidates:  # the first, unless another worker was quicker
@@ -111,8 +112,9 @@ def claim_next(session: Session, *, lease_s: float, worker: str | None = None) -
 
 
 def _in_turn(session: Session, most: int | None) -> list[tuple[str, str]]:
-    """The oldest queued job of each organisation that has fewer than `most` compiles under way, and the organisation,
-    whoever's turn it is first."""
+    """Returns the oldest queued job of each organisation that has fewer than `most` compiles under way, with the
+    organisation; the one whose turn it is comes first.
+    """
 
     def by_organisation(what: ColumnElement[Any], *where: ColumnElement[bool]) -> Subquery:
         return select(Job.organisation_id, what.label("value")).where(*where).group_by(Job.organisation_id).subquery()
@@ -147,7 +149,9 @@ def _mine(session: Session, claim: Claim) -> Job:
 
 
 def keep(session: Session, claim: Claim, *, lease_s: float, stage: str = "", fraction: float | None = None) -> bool:
-    """Renew the claim, and record progress if there is any; True if the job is to be cancelled. Raises: LostClaim."""
+    """Renews the claim, and records progress if there is any. Returns True if the job is to be cancelled. Raises:
+    LostClaim.
+    """
     job = _mine(session, claim)
     job.lease_expires_at = time.time() + lease_s
     if fraction is not None:
@@ -157,12 +161,12 @@ def keep(session: Session, claim: Claim, *, lease_s: float, stage: str = "", fra
 
 
 def spend(session: Session, claim: Claim, cpu_s: float) -> None:
-    """Note processor time that the compile took. Raises: LostClaim."""
+    """Adds processor time that the compile took. Raises: LostClaim."""
     _mine(session, claim).cpu_s += max(0.0, cpu_s)
 
 
 def succeed(session: Session, claim: Claim, stored: StoredFile, content: BundleContent) -> None:
-    """Record the bundle. Raises: LostClaim."""
+    """Records the bundle. Raises: LostClaim."""
     job = _mine(session, claim)
     bundle = keep_bundle(session, job, stored, content)
     _end(session, job, "succeeded", bundle=bundle.digest)
@@ -170,7 +174,9 @@ def succeed(session: Session, claim: Claim, stored: StoredFile, content: BundleC
 
 
 def fail(session: Session, claim: Claim, failure: Failure, *, attempts: int) -> None:
-    """Record a failure; or queue the job again if it may pass and there were fewer `attempts`. Raises: LostClaim."""
+    """Records a failure, or queues the job again if the failure may pass and there were fewer `attempts`. Raises:
+    LostClaim.
+    """
     job = _mine(session, claim)
     if failure.retry and job.attempts < attempts and not job.cancel_requested:
         give_back(session, job, failure.message)
@@ -179,13 +185,13 @@ def fail(session: Session, claim: Claim, failure: Failure, *, attempts: int) -> 
 
 
 def cancelled(session: Session, claim: Claim) -> None:
-    """Record that the compile was stopped because its owner asked for it. Raises: LostClaim."""
+    """Records that the compile was stopped because its owner asked for it. Raises: LostClaim."""
     job = _mine(session, claim)
     end_with(session, job, "cancelled", Failure("user", "job.cancelled", "cancelled while it was compiling"))
 
 
 def give_back(session: Session, job: Job, reason: str) -> None:
-    """Queue a job again whose worker or child was lost."""
+    """Queues a job again whose worker or child was lost."""
     states.move(session, job, "give-back", attempt=job.attempts, reason=clean_text(reason, 500))
     job.claim_hash, job.lease_expires_at, job.rung_at, job.worker = None, None, time.time(), None
     job.stage, job.fraction = "", 0.0
@@ -193,7 +199,7 @@ def give_back(session: Session, job: Job, reason: str) -> None:
 
 
 def lose(session: Session, job: Job, *, attempts: int, reason: str) -> None:
-    """Take a job from a worker that is dead or silent: queue it again, or end it after the last of `attempts`."""
+    """Takes a job from a worker that is dead or silent: queues it again, or ends it after the last of `attempts`."""
     if job.cancel_requested:
         end_with(session, job, "cancelled", Failure("user", "job.cancelled", "cancelled"))
     elif job.attempts < attempts:
@@ -213,7 +219,7 @@ def lose(session: Session, job: Job, *, attempts: int, reason: str) -> None:
 
 
 def end_with(session: Session, job: Job, state: str, failure: Failure) -> None:
-    """End a job without a bundle."""
+    """Ends a job without a bundle."""
     message = clean_text(failure.message, MAX_MESSAGE_CHARACTERS)
     _end(session, job, state, cause=failure.cause, code=failure.code, message=message)
     job.cause, job.code, job.message = failure.cause, failure.code, message
@@ -227,7 +233,9 @@ def _end(session: Session, job: Job, state: str, **body: object) -> None:
 
 
 def _ring_for_next(session: Session, job: Job) -> None:
-    """A doorbell of the organisation's next job may have been heard while its share of the workers was full."""
+    """Rings for the organisation's next job, whose doorbell may have been heard while the organisation's share of the
+    workers was full.
+    """
     query = select(Job.id).where(Job.organisation_id == job.organisation_id, Job.state == "queued")
     job_id = session.scalar(query.order_by(Job.id).limit(1)) if most_at_once(session) else None
     if job_id is not None:

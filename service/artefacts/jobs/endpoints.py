@@ -36,8 +36,8 @@ Parsed = TypeVar("Parsed", SparsePlan, TrainingSpec)
 
 
 def submit_again(session: Session, job_id: str, *, api_key_id: str, settings: Settings) -> Job:
-    """The job for it, by the compiler and the measured schedules of now; as `service.submit`, the one that is open or
-    has succeeded, if nothing differs. A compile that measures schedules is made of its bundle once more.
+    """Submits a job again, by the current compiler and measured schedules. Like `service.submit`, it returns the job
+    that is open or has succeeded if nothing differs. A compile that measures schedules is made of its bundle once more.
 
     Raises: NotFound, Gone (retention took its model), Invalid (this farm no longer takes its plan or spec), TooMany.
     """
@@ -93,7 +93,7 @@ def _answer(session: Session, job: Job) -> Answer:
     responses={200: {"model": JobView, "description": "Built before: the bundle is there"}},
 )
 def compile_model(form: CompileForm, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
-    """Compile a model and a sparse plan into a training bundle for one target.
+    """Compiles a model and a sparse plan into a training bundle for one target.
 
     202 and the job's `Location`. The same model, plan, spec and target again: the same job (200 once it succeeded).
     """
@@ -118,7 +118,7 @@ def compile_model(form: CompileForm, farm: FarmDep, principal: PrincipalDep, key
     responses={200: {"model": JobView, "description": "Built before: the bundle is there"}},
 )
 def tune_bundle(body: TuneCreate, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
-    """Make the bundle that measures the schedules of another bundle's kernels; a run of mode tune runs it.
+    """Makes the bundle that measures the schedules of another bundle's kernels. A run of mode tune runs it.
 
     202 and the job's `Location`. The same bundle again: the same job (200 once it succeeded).
     """
@@ -141,7 +141,7 @@ def tune_bundle(body: TuneCreate, farm: FarmDep, principal: PrincipalDep, key: I
 def list_jobs(
     farm: FarmDep, _: PrincipalDep, chosen: Annotated[JobFilter, Depends()], limit: Limit = 50, cursor: Cursor = None
 ) -> Page[JobView]:
-    """Jobs, the newest first; `model` and `plan` are names."""
+    """Lists jobs, the newest first; `model` and `plan` are names."""
     with farm.database.read() as session:
         rows, following = service.newest_jobs(session, chosen, limit=limit, cursor=cursor)
         warnings = warnings_of(session, [row.bundle_digest for row in rows])
@@ -168,7 +168,7 @@ def explain_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobWhy:
 
 @router.post("/jobs/{job_id}/cancel", status_code=202)
 def cancel_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobCancelled:
-    """Ask a job to stop. A job that has ended stays as it is; `says` tells so."""
+    """Asks a job to stop. A job that has ended stays as it is, and `says` reports that."""
     with farm.database.transaction() as session:
         message = effect_of(service.find(session, job_id))
         job = service.cancel(session, job_id)
@@ -184,7 +184,7 @@ def cancel_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobCancelled:
     responses={200: {"model": JobView, "description": "Built before: the bundle is there"}},
 )
 def compile_again(job_id: str, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
-    """Compile the same once more: model, plan, spec and target, by the farm's compiler and measured schedules of now.
+    """Compiles the same once more: model, plan, spec and target, by the farm's current compiler and measured schedules.
 
     202 and a new job's `Location`; the same job if it is open, or has succeeded (200) and nothing differs.
     """
@@ -206,7 +206,7 @@ def compile_again(job_id: str, farm: FarmDep, principal: PrincipalDep, key: Idem
 async def job_events(
     job_id: str, request: Request, farm: FarmDep, _: PrincipalDep, last_event_id: LastEventId = None, after: After = 0
 ) -> Response:
-    """States and progress of a job as they come, from the first one; the stream ends with the job."""
+    """Streams a job's states and progress as they come, from the first one; the stream ends with the job."""
 
     def is_over(session: Session) -> bool:
         job = service.find(session, job_id)

@@ -20,7 +20,7 @@ from service.store.storage import StoredFile
 
 
 def read_digests(text: str, *, has_data: bool) -> Mapping[str, str]:
-    """Location -> digest, as the form says; empty if it says nothing. Raises: Invalid."""
+    """Returns digests by location, as the form states them; empty if it states none. Raises: Invalid."""
     if not text.strip():
         if has_data:
             raise Invalid(
@@ -70,14 +70,17 @@ def with_external(
 
 
 def sent_bytes(farm: Farm, digest: str) -> int | None:
-    """Bytes of a file that the caller's organisation sent before; None if it never did, whatever others have."""
+    """Returns the size of a file that the caller's organisation sent before; None if it never did, whatever others
+    have.
+    """
     with farm.database.read() as session:
         holding = holdings.find(session, holdings.SENT, digest)
     return None if holding is None else farm.storage.size(digest)
 
 
 def keep_sent(farm: Farm, kind: holdings.Kind, stored: StoredFile, listed: Iterable[str] = ()) -> None:
-    """The caller's organisation may name the file by its digest from now on; so what it names, if it is a listing.
+    """Lets the caller's organisation name the file by its digest from now on, and, if it is a listing, also what it
+    names.
 
     Raises: Forbidden (no more room).
     """

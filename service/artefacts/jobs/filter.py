@@ -1,4 +1,4 @@
-"""Which compile jobs to list: the same filter for the API and the dashboard."""
+"""The filter of compile jobs, the same for the API and the dashboard."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from service.store.database.models import JOB_STATES, OPEN_JOB_STATES, Job
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs to list; what is empty does not restrict. State `open`: any in which a job has not ended."""
+    """A filter of compile jobs; an empty field does not restrict. State `open`: any in which a job has not ended."""
 
     state: str = ""
     target: str = ""
     model: str = ""
     plan: str = ""
     code: str = ""
-    """How it ended, in the public contract's word (`model.unsupported`)."""
+    """Code with which the job ended, as the public contract spells it (`model.unsupported`)."""
 
     def __post_init__(self) -> None:
         """Raises: Invalid for a state that no job can have."""
         check_value("state", self.state, (*JOB_STATES, "open"))
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """Over `Job`."""
+        """Returns the filter as conditions on `Job`."""
         pairs = (
             (Job.state, self.state),
             (Job.target, self.target),

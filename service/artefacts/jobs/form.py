@@ -62,7 +62,7 @@ COMPILE_BODY = {
 
 
 async def compile_form(request: Request, farm: FarmDep, _: PrincipalDep) -> AsyncIterator[CompileRequest]:
-    """The request in the form; the model is in the storage then. Raises: Invalid, TooLarge, NotFound."""
+    """Yields the request in the form, with the model in the storage. Raises: Invalid, TooLarge, NotFound."""
     form = await read_form(request, max_files=4 + MAX_FILES, max_fields=8, field_bytes=farm.settings.text_limit_bytes)
     try:
         yield await run_in_threadpool(_read_form, farm, form)

@@ -46,5 +46,7 @@ class CompileRequest:
 
 
 def compiler_version(settings: Settings) -> str:
-    """Identity of the compiler that the farm runs: the setting, or that of the compiler beside the service."""
+    """Returns the identity of the compiler that the farm runs: the setting, or that of the compiler beside the
+    service.
+    """
     return settings.compiler_version or f"sha256:{compiler_identity()}"

@@ -33,7 +33,7 @@ class JobLinks(View):
 
 
 class TuneCreate(RequestBody):
-    """Which training bundle's kernels to measure."""
+    """The training bundle whose kernels are to be measured."""
 
     bundle: DigestText
 

@@ -34,7 +34,7 @@ RETRY_AFTER_S = 30
 
 
 def submit(session: Session, request: CompileRequest, *, api_key_id: str, settings: Settings) -> Job:
-    """The job of `request`: a new one, or the one that is already open or has already succeeded.
+    """Returns the job of `request`: a new one, or the one that is already open or has already succeeded.
 
     It compiles with the schedules that measurements have chosen for the target so far.
     Raises: TooMany when the key has too many open jobs.
@@ -46,7 +46,9 @@ def submit(session: Session, request: CompileRequest, *, api_key_id: str, settin
 
 
 def submit_tuning(session: Session, bundle_digest: str, *, api_key_id: str, settings: Settings) -> Job:
-    """The job that makes the tuning bundle of a bundle. Raises: NotFound, Invalid (not a training bundle), TooMany."""
+    """Submits the job that makes the tuning bundle of a bundle. Raises: NotFound, Invalid (not a training bundle),
+    TooMany.
+    """
     held = bundles.find(session, bundle_digest, where="bundle", hint="POST /compile makes one")
     if is_tuning(held.bundle.manifest):
         raise Invalid(
@@ -124,7 +126,9 @@ def _new_job(session: Session, request: CompileRequest, api_key_id: str, setting
 
 
 def _tuning_job(session: Session, held: HeldBundle, api_key_id: str, settings: Settings) -> Job:
-    """Model, plan and spec are those of the source; what is built follows from the source alone."""
+    """Makes the tuning job of a bundle. Model, plan and spec are those of the source; what is built follows from the
+    source alone.
+    """
     bundle = held.bundle
     origin = session.scalars(select(Job).where(Job.bundle_digest == bundle.digest).limit(1)).first()
     version = compiler_version(settings)
@@ -148,7 +152,7 @@ def _tuning_job(session: Session, held: HeldBundle, api_key_id: str, settings: S
 
 
 def find(session: Session, job_id: str) -> Job:
-    """The job. Raises: NotFound."""
+    """Returns the job. Raises: NotFound."""
     job = session.get(Job, job_id)
     if job is None:
         raise NotFound("job.unknown", f"no job {job_id!r:.60}", hint="GET /jobs lists them")
@@ -158,12 +162,14 @@ def find(session: Session, job_id: str) -> Job:
 def newest_jobs(
     session: Session, chosen: JobFilter, *, limit: int, cursor: str | None
 ) -> tuple[Sequence[Job], str | None]:
-    """A page of jobs, the newest first, and the next cursor."""
+    """Returns a page of jobs, the newest first, and the next cursor."""
     return newest_first(session, select(Job).where(*chosen.conditions()), Job.id, limit=limit, cursor=cursor)
 
 
 def cancel(session: Session, job_id: str) -> Job:
-    """Ask a job to stop: a queued one ends at once, a compiling one at its worker's next look, an ended one stays."""
+    """Asks a job to stop. A queued one ends at once, a compiling one when its worker looks next, and an ended one stays
+    as it is.
+    """
     job = session.scalar(select(Job).where(Job.id == job_id).with_for_update())
     if job is None:
         return find(session, job_id)

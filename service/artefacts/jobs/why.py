@@ -36,7 +36,7 @@ class JobWaiting(View):
 
     message: str
     position: int
-    """From 1, among all compiles."""
+    """Place in the queue among all compiles, from 1."""
     expected_start_at: Timestamp | None
     confidence: Literal["fair", "rough", "unknown"]
     basis: str
@@ -55,7 +55,7 @@ class JobWhy(View):
 
 
 def why(session: Session, settings: Settings, job: Job) -> JobWhy:
-    """The explanation of a job as it is now."""
+    """Returns the explanation of a job as it is now."""
     waiting = _waiting(session, job) if job.state == "queued" else None
     message = waiting.message if waiting else _says(settings, job)
     return JobWhy(id=job.id, state=job.state, message=message, tries=_tries(session, job), waiting=waiting)
@@ -76,7 +76,7 @@ def _says(settings: Settings, job: Job) -> str:
 
 
 def _tries(session: Session, job: Job) -> list[JobTry]:
-    """From its history: each line `compiling`, and the line that came after it."""
+    """Returns the job's attempts, read from its history: each line `compiling`, with the line that came after it."""
     lines = session.scalars(
         select(Event).where(Event.subject == job.id, Event.kind == "state").order_by(Event.id)
     ).all()
@@ -125,7 +125,9 @@ def _waiting(session: Session, job: Job) -> JobWaiting:
 
 
 def _expected(session: Session, ahead: int, busy: int) -> tuple[float | None, Confidence, str]:
-    """As many compiles at once as there are now: how many workers there are, nobody has to say."""
+    """Estimates when a queued compile starts. Returns the time, its confidence and what it is based on. It assumes that
+    as many compiles run at once as now, since the number of workers is configured nowhere.
+    """
     newest = (
         select(Job.finished_at - Job.started_at)
         .where(Job.state == "succeeded", Job.started_at.is_not(None), Job.finished_at.is_not(None))

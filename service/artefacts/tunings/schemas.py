@@ -34,5 +34,5 @@ class TuningTable(View):
 
 
 def table_view(rows: Iterable[Tuning]) -> TuningTable:
-    """The table of these decisions."""
+    """Returns the table of these decisions."""
     return TuningTable(entries=[TuningView.model_validate(row) for row in rows])

@@ -15,7 +15,8 @@ from service.store.database.models import Bundle, Run, Tuning
 
 
 def keep(session: Session, run: Run, report: Report) -> int:
-    """Record what a run of mode tune decided, in place of earlier decisions on the same kernels; how many there are.
+    """Records what a run of mode tune decided, in place of earlier decisions on the same kernels. Returns how many
+    decisions there are.
 
     Only what the bundle offered counts, measured on a real machine with the threads that the kernels are built for.
     """
@@ -53,7 +54,7 @@ def _put(session: Session, run: Run, bundle: Bundle, row: KernelTuning, threads:
 
 
 def newest(session: Session, target: str) -> list[Tuning]:
-    """The decisions for a target, of the compiler that was measured last, by kernel."""
+    """Returns the decisions for a target, of the compiler that was measured last, by kernel."""
     last = select(Tuning.version).where(Tuning.target == target).order_by(Tuning.measured_at.desc()).limit(1)
     version = session.scalar(last)
     query = select(Tuning).where(Tuning.target == target, Tuning.version == version)

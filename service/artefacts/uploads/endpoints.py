@@ -53,8 +53,9 @@ def _response(upload: Upload, status: int) -> Response:
 
 @router.post("/uploads", status_code=202, response_model=UploadView)
 def begin_upload(body: UploadCreate, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
-    """Begin to send a file in pieces; 202 and its `Location`. With the digest of a file that this key is sending
-    already: that upload."""
+    """Begins an upload in pieces. Returns 202 with its `Location`. If this key is already sending a file with that
+    digest, that upload is returned.
+    """
 
     def act() -> Answer:
         upload = service.begin(session, farm, principal, body)
@@ -75,8 +76,9 @@ def begin_upload(body: UploadCreate, farm: FarmDep, principal: PrincipalDep, key
 
 @router.patch("/uploads/{upload_id}", status_code=202, response_model=UploadView, openapi_extra=PIECE_BODY)
 async def send_piece(upload_id: str, request: Request, farm: FarmDep) -> Response:
-    """The next bytes of a file, as many as you like. 416 with `Upload-Offset` if they do not begin where it stands; 403
-    `quota.storage_bytes` or 507 `infra.disk-full` if there is no room for them: the upload stays, to go on with later.
+    """Accepts the next bytes of a file, as many as you like. 416 with `Upload-Offset` if they do not begin where the
+    upload stands; 403 `quota.storage_bytes` or 507 `infra.disk-full` if there is no room for them: the upload stays, to
+    go on with later.
 
     When the connection is cut, what came is kept: HEAD says how much.
     """
@@ -99,13 +101,13 @@ def _find(farm: Farm, upload_id: str) -> Upload:
 
 @router.get("/uploads/{upload_id}", response_model=UploadView)
 def show_upload(upload_id: str, farm: FarmDep) -> Response:
-    """How far an upload has come, also in `Upload-Offset`, which HEAD gives alone."""
+    """Returns how far an upload has come, also in `Upload-Offset`, which is all that HEAD returns."""
     return _response(_find(farm, upload_id), 200)
 
 
 @router.head("/uploads/{upload_id}", response_class=Response, include_in_schema=False)
 def show_offset(upload_id: str, farm: FarmDep) -> Response:
-    """How far an upload has come: `Upload-Offset`."""
+    """Returns how far an upload has come, in `Upload-Offset`."""
     return Response(headers=_headers(_find(farm, upload_id)))
 
 
@@ -113,7 +115,8 @@ def show_offset(upload_id: str, farm: FarmDep) -> Response:
 def finish_upload(
     upload_id: str, digest: Annotated[DigestText, Query()], farm: FarmDep, principal: PrincipalDep
 ) -> Response:
-    """Say that the file is whole, and its digest: the farm reads all of it again. It may be named by it from then on.
+    """Finishes an upload: the file is whole and has this digest, which the farm checks by reading all of it again. From
+    then on requests may name the file by its digest.
 
     422 `upload.digest` if it is another: the upload is forgotten then.
     """
@@ -125,14 +128,14 @@ def finish_upload(
 
 @router.delete("/uploads/{upload_id}", status_code=204)
 def forget_upload(upload_id: str, farm: FarmDep) -> Response:
-    """Give an upload up. The file of a finished one stays."""
+    """Abandons an upload. The file of a finished one stays."""
     service.forget(farm, _find(farm, upload_id).id)
     return Response(status_code=204)
 
 
 @router.get("/files/{digest}")
 def show_file(digest: DigestText, farm: FarmDep) -> FileView:
-    """A file that your organisation has sent, if the farm has it: it need not be sent again."""
+    """Returns a file that your organisation has sent, if the farm has it: it need not be sent again."""
     stored = find_sent(farm, digest)
     if stored is None:
         raise NotFound(
@@ -143,5 +146,5 @@ def show_file(digest: DigestText, farm: FarmDep) -> FileView:
 
 @router.head("/files/{digest}", response_class=Response, include_in_schema=False)
 def look_for_file(digest: DigestText, farm: FarmDep) -> Response:
-    """The same without a body: `Upload-Length`."""
+    """Returns the same without a body: the size is in `Upload-Length`."""
     return Response(headers={"Upload-Length": str(show_file(digest, farm).size_bytes)})

@@ -1,4 +1,4 @@
-"""Which stored files a caller may name by their digest: those that its organisation has sent, and no others.
+"""Decides which stored files a caller may name by their digest: those that its organisation has sent, and no others.
 
 To others a file that the farm has is one that it does not have. What is held is asked for first, and the storage only
 after it: what is not there and what is another's take the same time.
@@ -23,7 +23,7 @@ def may_know(session: Session, digest: str) -> bool:
 
 
 def find_sent(farm: Farm, digest: str) -> StoredFile | None:
-    """The file, if the caller's organisation has sent it before and the farm still has it."""
+    """Returns the file, if the caller's organisation has sent it before and the farm still has it."""
     with farm.database.read() as session:
         if not may_know(session, digest):
             return None
@@ -32,7 +32,8 @@ def find_sent(farm: Farm, digest: str) -> StoredFile | None:
 
 
 def note_sent(session: Session, settings: Settings, upload: Upload, digest: str) -> None:
-    """The upload's organisation may name its file from now on. A data set is one only when it has been looked at.
+    """Records that the upload's organisation may name its file from now on. A data set counts as one only when it has
+    been checked.
 
     Raises: Forbidden (no more room).
     """

@@ -20,7 +20,7 @@ class Span:
 
 
 def read_span(text: str | None, *, size_bytes: int) -> Span:
-    """The piece that the header says. Raises: Invalid for none, an empty one, or one beyond the file's end."""
+    """Returns the piece that the header names. Raises: Invalid for none, an empty one, or one beyond the file's end."""
     match = _RANGE.fullmatch((text or "").strip())
     if match is None:
         raise Invalid(

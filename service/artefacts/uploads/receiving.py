@@ -34,7 +34,7 @@ class BufferedBytes:
         return len(buffer) >= HELD_BYTES or self.total_bytes >= TOTAL_BYTES
 
     def add(self, count: int) -> None:
-        """That many more (or fewer) are held."""
+        """Adds to the number of bytes held; `count` is negative once bytes are written."""
         self.total_bytes += count
 
 
@@ -42,7 +42,8 @@ ALL_HELD = BufferedBytes()
 
 
 async def receive(body: AsyncIterator[bytes], farm: Farm, upload_id: str, span: Span) -> int:
-    """Keep a piece; how far the upload has come then. What came before a cut, or before it stalled, is kept.
+    """Stores a piece of an upload and returns how far the upload has come. Bytes that arrived before the connection was
+    cut, or stalled, stay stored.
 
     Raises: TooSlow, Invalid for more or fewer bytes than the span, OSError when the disk is full but for its reserve,
     Forbidden when the organisation's room is, Conflict when another request goes on with the upload.

@@ -35,7 +35,7 @@ class UploadView(View):
     digest: str | None
     created_at: Timestamp
     expires_at: Timestamp
-    """Without a further piece it is forgotten then."""
+    """When the upload is dropped unless another piece arrives."""
 
 
 class FileView(View):
@@ -46,7 +46,7 @@ class FileView(View):
 
 
 def upload_view(upload: Upload) -> UploadView:
-    """The view of a row."""
+    """Returns the view of a row."""
     columns = {name: getattr(upload, name) for name in UploadView.model_fields if name not in ("state", "digest")}
     state = "open" if upload.finished_at is None else "finished"
     return UploadView.model_validate({**columns, "state": state, "digest": upload.digest or upload.declared_digest})

@@ -38,7 +38,7 @@ def limit_bytes(settings: Settings, kind: str) -> int:
 
 
 def begin(session: Session, farm: Farm, principal: Principal, body: UploadCreate) -> Upload:
-    """A new upload, or the open one of the same file that this key began before.
+    """Begins a new upload, or returns the open one of the same file that this key began before.
 
     Raises: TooLarge, TooMany (files or bytes under way of this key or its organisation), Forbidden (it would not fit
     into what the organisation's files may still take), Full (it would not fit onto the disk as it is now).
@@ -119,7 +119,7 @@ def _check_room(farm: Farm, size_bytes: int) -> None:
 
 
 def find(session: Session, upload_id: str) -> Upload:
-    """An upload of the session's organisation. Raises: NotFound, also for another's."""
+    """Returns an upload of the session's organisation. Raises: NotFound, also for another's."""
     upload = session.get(Upload, upload_id)
     if upload is None:
         raise NotFound(
@@ -141,13 +141,13 @@ def check_continues(upload: Upload, start: int) -> None:
 
 
 def check_room(farm: Farm, more_bytes: int) -> None:
-    """That the caller's organisation has room for so many bytes more. Raises: Forbidden."""
+    """Checks that the caller's organisation has room for so many more bytes. Raises: Forbidden."""
     with farm.database.transaction() as session:
         quotas.check(session, farm.settings, "storage_bytes", more=more_bytes)
 
 
 def advance(farm: Farm, upload_id: str, start: int, end: int) -> None:
-    """Say that the bytes from `start` to `end` are on disk: they take the organisation's room from now on.
+    """Records that the bytes from `start` to `end` are on disk. They count against the organisation's room from now on.
 
     Raises: Conflict if another request has gone on with it, Forbidden if others have taken the room meanwhile; the
     upload stands where it stood then.
@@ -167,7 +167,7 @@ def advance(farm: Farm, upload_id: str, start: int, end: int) -> None:
 
 
 def finish(farm: Farm, upload_id: str, digest: str) -> Upload:
-    """The finished upload: its file is in the storage under `digest`, and its sender may name it.
+    """Finishes an upload and returns it: its file is in the storage under `digest`, and its sender may name it.
 
     Raises: Conflict (bytes are missing), Invalid (they are others; the upload is forgotten), Forbidden (the
     organisation has no more room; the upload stays, unless its bytes came to the storage first).
@@ -201,8 +201,9 @@ def finish(farm: Farm, upload_id: str, digest: str) -> Upload:
 
 
 def _settle_digest(session: Session, farm: Farm, upload: Upload, digest: str) -> Upload:
-    """An upload is of one digest, the first that was said: bytes that are gone because they were adopted are those,
-    and not what another request names meanwhile. Raises: Invalid, Forbidden."""
+    """Settles an upload's digest, the first that was named. If its bytes are gone because they were adopted, they have
+    that digest, and not what another request names meanwhile. Raises: Invalid, Forbidden.
+    """
     if upload.finished_at is not None or upload.received_bytes < upload.size_bytes:
         return upload
     first = update(Upload).where(Upload.id == upload.id, Upload.declared_digest.is_(None))
@@ -245,14 +246,14 @@ def _adopt(farm: Farm, upload: Upload, digest: str) -> None:
 
 
 def forget(farm: Farm, upload_id: str) -> None:
-    """Delete an upload and what has come of it; a finished one's file stays in the storage."""
+    """Deletes an upload and what has come of it; a finished one's file stays in the storage."""
     with farm.database.transaction() as session:
         session.execute(delete(Upload).where(Upload.id == upload_id))
     farm.storage.discard(upload_id)
 
 
 def forget_expired(farm: Farm, *, most: int = 100) -> None:
-    """Delete uploads that got nothing for too long."""
+    """Deletes uploads that got nothing for too long."""
     is_stale = Upload.expires_at < time.time()
     with farm.database.read() as session:
         ids = list(session.scalars(select(Upload.id).where(is_stale).limit(most)))

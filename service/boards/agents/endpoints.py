@@ -48,7 +48,8 @@ FREE_TEXTS = ("phase",)
 
 
 def wire_body(kind: type[T]) -> Any:
-    """The body as one wire type, its own texts (ids, keys, secrets, lists of ids) fit to be looked up.
+    """Returns the annotation that reads the body as one wire type, with its texts (ids, keys, secrets, lists of ids)
+    fit to be looked up.
 
     Raises: ProtocolError. Whoever calls is known by then if its dependency comes first in the signature.
     """
@@ -56,7 +57,7 @@ def wire_body(kind: type[T]) -> Any:
 
 
 def described(kind: type) -> dict[str, Any]:
-    """The body for OpenAPI, field by field, as the agent protocol has it."""
+    """Describes the body for OpenAPI, field by field, as the agent protocol has it."""
     text = f"`{kind.__name__}` of the agent protocol (docs/protocol.md)"
     schema = TypeAdapter(kind).json_schema()
     whole = _closed(schema, schema.get("$defs", {}))
@@ -64,7 +65,7 @@ def described(kind: type) -> dict[str, Any]:
 
 
 def described_file() -> dict[str, Any]:
-    """A raw file as the body, with its digest beside it, for OpenAPI."""
+    """Describes a raw file as the body, with its digest beside it, for OpenAPI."""
     digest = {
         "name": DIGEST_HEADER,
         "in": "header",
@@ -77,7 +78,9 @@ def described_file() -> dict[str, Any]:
 
 
 def _closed(schema: Any, parts: Mapping[str, Any]) -> Any:
-    """The schema with what it refers to in its place, and no object with fields that nobody knows."""
+    """Returns the schema with its references replaced by what they refer to, and with objects that allow no unknown
+    fields.
+    """
     if isinstance(schema, list):
         return [_closed(part, parts) for part in schema]
     if not isinstance(schema, dict):
@@ -148,7 +151,7 @@ def _answered(answer: object, status: int = 200) -> Response:
 def enrol(
     request: Request, farm: WholeFarmDep, body: Annotated[wire.EnrolRequest, wire_body(wire.EnrolRequest)]
 ) -> Response:
-    """Become a device, by a one-time token."""
+    """Enrols a device by a one-time token."""
     with farm.database.transaction() as session:
         answer = enrolment.enrol(session, farm, body, _caller(request))
     return _answered(answer, 201)
@@ -156,7 +159,7 @@ def enrol(
 
 @router.post(wire.CHALLENGE_PATH, openapi_extra=described(wire.ChallengeRequest))
 def challenge(farm: WholeFarmDep, body: Annotated[wire.ChallengeRequest, wire_body(wire.ChallengeRequest)]) -> Response:
-    """Something fresh to sign."""
+    """Returns a fresh challenge to sign."""
     with farm.database.read() as session:
         return _json(enrolment.challenge(session, farm, body.device_id))
 
@@ -165,7 +168,7 @@ def challenge(farm: WholeFarmDep, body: Annotated[wire.ChallengeRequest, wire_bo
 def renew(
     request: Request, farm: WholeFarmDep, body: Annotated[wire.RenewRequest, wire_body(wire.RenewRequest)]
 ) -> Response:
-    """A fresh credential, by the device's signature."""
+    """Returns a fresh credential, by the device's signature."""
     with farm.database.transaction() as session:
         answer = enrolment.renew(session, farm, body, _caller(request))
     return _answered(answer)
@@ -180,7 +183,7 @@ async def lease(
     caller: PresentDep,
     body: Annotated[wire.LeaseRequest, wire_body(wire.LeaseRequest)],
 ) -> Response:
-    """Ask for work; held open until there is some."""
+    """Asks for work. The request is held open until there is some."""
     until = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
     dispatcher, clock, agent = farm.part(Dispatcher), _clock_of(request), caller.agent
     if agent.session == caller.device.session:
@@ -219,7 +222,7 @@ def _clock_of(request: Request) -> float | None:
 
 
 def _note_condition(request: Request, farm: Farm, agent: Agent) -> None:
-    """How the device is, if its agent says so."""
+    """Records the device's condition, if its agent sends it."""
     farm.part(Conditions).note(agent.device_id, request.headers.get(wire.CONDITION_HEADER))
 
 
@@ -234,7 +237,9 @@ def _caller(request: Request) -> Caller:
 
 
 def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None) -> Seeker | wire.Envelope:
-    """The device as it seeks work; or the agent that it is to become before it gets any."""
+    """Records that the device seeks work and returns it as a seeker, or returns the agent that it is to become before
+    it gets any.
+    """
     with farm.database.transaction() as session:
         seeker = leasing.seek(session, farm, agent, body, clock=clock)
         return offer(session, farm, session.get_one(Device, agent.device_id)) or seeker
@@ -242,7 +247,7 @@ def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None
 
 @router.post(wire.REFUSAL_PATH, status_code=204, openapi_extra=described(wire.Outcome))
 def refuse(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Outcome, wire_body(wire.Outcome)]) -> Response:
-    """Say that the assignment given last is not taken, and why."""
+    """Refuses the assignment that was given last, with the reason."""
     with farm.database.transaction() as session:
         recording.take_refusal(session, farm, agent, body)
     return Response(status_code=204)
@@ -252,7 +257,7 @@ def refuse(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Outcome, wi
 def still_open(
     farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.KeptRuns, wire_body(wire.KeptRuns)]
 ) -> Response:
-    """Which of the runs whose checkpoints the device keeps may still go on there."""
+    """Returns which of the runs whose checkpoints the device has stored may still go on there."""
     with farm.database.read() as session:
         return _json(wire.KeptRuns(checkpoints.still_open(session, agent.device_id, body.runs)))
 
@@ -265,7 +270,7 @@ def heartbeat(
     agent: AgentDep,
     body: Annotated[wire.HeartbeatRequest, wire_body(wire.HeartbeatRequest)],
 ) -> Response:
-    """Renew the lease of an attempt."""
+    """Renews the lease of an attempt."""
     with farm.database.transaction() as session:
         answer = recording.heartbeat(session, farm, agent, lease_token, body)
     _note_condition(request, farm, agent)
@@ -276,7 +281,7 @@ def heartbeat(
 def take_events(
     lease_token: str, farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.EventBatch, wire_body(wire.EventBatch)]
 ) -> Response:
-    """Record what happens in an attempt."""
+    """Records what happens in an attempt."""
     with farm.database.transaction() as session:
         return _json(recording.take_events(session, farm.settings, agent, lease_token, body))
 
@@ -285,7 +290,7 @@ def take_events(
 def take_report(
     lease_token: str, farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Envelope, wire_body(wire.Envelope)]
 ) -> Response:
-    """Record how an attempt ended."""
+    """Records how an attempt ended."""
     with farm.database.transaction() as session:
         answer = recording.take_report(session, farm, agent, lease_token, body)
     return _answered(answer)
@@ -293,7 +298,7 @@ def take_report(
 
 @router.put(wire.WEIGHTS_PATH, status_code=201, openapi_extra=described_file())
 async def put_weights(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
-    """Upload an attempt's trained weights, before the report that names them."""
+    """Stores an attempt's trained weights, before the report that names them."""
     digest = request.headers.get(wire.DIGEST_HEADER, "")
     if not DIGEST.fullmatch(digest):
         raise Invalid("upload.digest", "missing, or not sha256:<hex>", where=wire.DIGEST_HEADER, cause="device")
@@ -315,21 +320,21 @@ async def put_weights(lease_token: str, request: Request, farm: WholeFarmDep, ag
 
 
 def _attempt_run(farm: Farm, agent: Agent, lease_token: str) -> Run:
-    """The run of the agent's live attempt. Raises: Conflict."""
+    """Returns the run of the agent's live attempt. Raises: Conflict."""
     with farm.database.read() as session:
         return session.get_one(Run, recording.live_attempt(session, agent, lease_token).run_id)
 
 
 @router.get(wire.WEIGHTS_PATH, responses=BINARY)  # type: ignore[arg-type]
 def get_weights(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
-    """The attempt's starting weights."""
+    """Returns the attempt's starting weights."""
     digest = _attempt_run(farm, agent, lease_token).weights_digest
     return _download(request, farm, digest, "the run starts from the bundle's own weights")
 
 
 @router.put(wire.CHECKPOINT_PATH, status_code=201, openapi_extra=described_file())
 async def put_checkpoint(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
-    """Upload where an attempt stands, while it trains; another attempt of the run can go on from there."""
+    """Stores a checkpoint of an attempt that trains; another attempt of the run can go on from it."""
     digest = request.headers.get(wire.DIGEST_HEADER, "")
     if not DIGEST.fullmatch(digest):
         raise Invalid("upload.digest", "missing, or not sha256:<hex>", where=wire.DIGEST_HEADER, cause="device")
@@ -356,7 +361,7 @@ async def put_checkpoint(lease_token: str, request: Request, farm: WholeFarmDep,
 
 @router.get(wire.CHECKPOINT_PATH, responses=BINARY)  # type: ignore[arg-type]
 def get_checkpoint(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
-    """Where an earlier attempt of the run stood."""
+    """Returns the checkpoint of an earlier attempt of the run."""
     with farm.database.read() as session:
         run = session.get_one(Run, recording.live_attempt(session, agent, lease_token).run_id)
         digest = checkpoints.of_run(session, run).digest
@@ -365,7 +370,7 @@ def get_checkpoint(lease_token: str, request: Request, farm: WholeFarmDep, agent
 
 @router.get(wire.BUNDLE_PATH, responses=BINARY)  # type: ignore[arg-type]
 def get_bundle(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
-    """The attempt's bundle."""
+    """Returns the attempt's bundle."""
     return _download(request, farm, _attempt_run(farm, agent, lease_token).bundle_digest, "")
 
 
@@ -386,13 +391,13 @@ def get_other_bundle(
 
 @router.get(wire.DATASET_PATH, responses=BINARY)  # type: ignore[arg-type]
 def get_dataset(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
-    """The attempt's data set."""
+    """Returns the attempt's data set."""
     return _download(request, farm, _attempt_run(farm, agent, lease_token).dataset_digest, "the run has no data set")
 
 
 @router.get(wire.VALIDATION_DATASET_PATH, responses=BINARY)  # type: ignore[arg-type]
 def get_validation_dataset(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
-    """The data set that the attempt's training is validated on."""
+    """Returns the data set that the attempt's training is validated on."""
     digest = _attempt_run(farm, agent, lease_token).validation_dataset_digest
     return _download(request, farm, digest, "the run has no data set to validate on")
 
@@ -401,7 +406,7 @@ def get_validation_dataset(lease_token: str, request: Request, farm: WholeFarmDe
 def get_release(
     sequence: Annotated[int, Path(ge=0, le=1 << 53)], request: Request, farm: WholeFarmDep, agent: AgentDep
 ) -> Response:
-    """The agent's file of a release that the device was offered."""
+    """Returns the agent's file of a release that the device was offered."""
     with farm.database.read() as session:
         digest = offered_release(session, agent.device_id, sequence).digest
     return _download(request, farm, digest, "")

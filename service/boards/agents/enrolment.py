@@ -80,8 +80,8 @@ class Agent:
 
 
 def enrol(session: Session, farm: Farm, request: EnrolRequest, caller: Caller) -> EnrolResponse | Problem:
-    """Make a device out of a token, for who has its key. Returns a problem, to be raised after what was noted is
-    committed, while another machine works as the device.
+    """Enrols a device with a token, for a caller that has the device's key. While another machine works as the device,
+    it returns a problem instead, to be raised once what was recorded is committed.
 
     Raises: Forbidden (not signed by the key; a token that is unknown, used up, expired, revoked, or for other devices;
     a device that says to be another than it was).
@@ -142,15 +142,16 @@ def _record(session: Session, token: EnrolmentToken, device: Device, what: str, 
 
 
 def challenge(session: Session, farm: Farm, device_id: str) -> Challenge:
-    """Something for the device to sign. Raises: NotFound."""
+    """Returns a challenge for the device to sign. Raises: NotFound."""
     find(session, device_id)
     return Challenge(farm.signer.challenge(device_id))
 
 
 def renew(session: Session, farm: Farm, request: RenewRequest, caller: Caller) -> Credential | Problem:
-    """A fresh credential for who has the device's key. Returns a problem, to be raised after what was noted is
-    committed, while another machine works as the device. Raises: Forbidden, Unavailable (nobody has said since a
-    restore that it is still a device of the farm: agents ask again by themselves)."""
+    """Returns a fresh credential for a caller that has the device's key. While another machine works as the device, it
+    returns a problem instead, to be raised once what was recorded is committed. Raises: Forbidden, Unavailable (nobody
+    has confirmed since a restore that it is still a device of the farm: agents ask again by themselves).
+    """
     device = session.get(Device, request.device_id)
     if device is None or device.state == "removed":
         raise Forbidden("device.removed", "this device was removed, or never was", hint=ANEW)
@@ -193,7 +194,9 @@ def _unsigned(request: EnrolRequest) -> Forbidden:
 
 
 def _check_same(device: Device, description: DeviceDescription, *, act: str) -> None:
-    """That a device says to be what it enrolled as: no description makes another one of it. Raises: Forbidden."""
+    """Checks that a device describes itself as what it enrolled as: a description cannot turn it into another. Raises:
+    Forbidden.
+    """
     for name in ("device_class", "measurement_class"):
         if getattr(description, name) != getattr(device, name):
             raise Forbidden(
@@ -203,7 +206,7 @@ def _check_same(device: Device, description: DeviceDescription, *, act: str) -> 
 
 
 def _spend(session: Session, challenge: str) -> bool:
-    """Use up a fresh challenge, for all API processes; False if it was used before."""
+    """Uses up a fresh challenge, for all API processes. Returns False if it was used before."""
     now = time.time()
     session.execute(delete(UsedChallenge).where(UsedChallenge.expires_at < now))
     try:
@@ -215,7 +218,7 @@ def _spend(session: Session, challenge: str) -> bool:
 
 
 def _restart(session: Session, farm: Farm, device: Device, session_id: str, description: DeviceDescription) -> None:
-    """Take the newest description; a new session voids the older one, and what that one worked on is lost."""
+    """Records the newest description. A new session voids the older one, and the work of the older one is lost."""
     environment, columns = device.environment, _columns(description)
     name, has_new_name = description.name, description.name != device.told_name
     namesake = who_is_called(session, device.organisation_id, name, but=device.id) if has_new_name else None
@@ -240,7 +243,9 @@ def _restart(session: Session, farm: Farm, device: Device, session_id: str, desc
 
 
 def _columns(description: DeviceDescription) -> dict[str, Any]:
-    """As they are told; the isolation level is judged by itself."""
+    """Returns the description as columns, as the device sent it. The isolation level is not among them: it is judged
+    separately.
+    """
     return {
         "told_name": description.name,
         "device_class": description.device_class,
@@ -287,13 +292,13 @@ class Present:
     agent: Agent
     device: Device
     is_busy: bool
-    """It holds an attempt."""
+    """Whether the device holds an attempt."""
     calendar: Calendar
     releases: Offered
 
 
 def authenticate(session: Session, token: str | None) -> Agent:
-    """Whose credential this is. Raises: Unauthenticated."""
+    """Returns the agent whose credential this is. Raises: Unauthenticated."""
     query = select(DeviceCredential.device_id, DeviceCredential.session)
     row = session.execute(_with_credential(query, token)).one_or_none()
     if row is None:
@@ -302,7 +307,9 @@ def authenticate(session: Session, token: str | None) -> Agent:
 
 
 def present(session: Session, token: str | None) -> Present:
-    """As `authenticate`, with all that a request for work is judged by, in one statement. Raises: Unauthenticated."""
+    """Authenticates a device like `authenticate`, and reads in the same statement all that a request for work is judged
+    by. Raises: Unauthenticated.
+    """
     live = select(Attempt.id).where(Attempt.device_id == Device.id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
     query = select(Device, DeviceCredential.session, live.exists()).select_from(DeviceCredential)
     row = session.execute(_with_credential(query, token)).one_or_none()
@@ -320,7 +327,7 @@ def _with_credential(query: Select[*Columns], token: str | None) -> Select[*Colu
 
 
 def refused() -> Unauthenticated:
-    """A credential that is not, or no longer, good."""
+    """Returns the refusal of a credential that is not, or no longer, good."""
     return Unauthenticated(
         "this credential is unknown, has expired or was revoked",
         code="agent.credential",

@@ -48,7 +48,7 @@ from service.work.runs import attempts, checkpoints, compared
 
 
 def assign(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, token: str) -> Envelope:
-    """The signed assignment of an attempt that was just made for the device; `token` is its lease's."""
+    """Returns the signed assignment of an attempt that was just made for the device; `token` is its lease's."""
     return farm.signer.sign(ASSIGNMENT_TYPE, dumps(_assignment(session, farm, run, attempt, device, token)))
 
 
@@ -89,7 +89,9 @@ def _others(session: Session, run: Run, token: str) -> tuple[Blob, ...]:
 
 
 def _own_data(run: Run, attempt: Attempt) -> OwnData | None:
-    """As the device had it when the attempt began: an agent whose data set has changed refuses."""
+    """Returns the device's local data set as it was when the attempt began. An agent whose data set has changed since
+    refuses the attempt.
+    """
     if run.own_data is None or attempt.own_data_digest is None:
         return None
     return OwnData(run.own_data, attempt.own_data_digest)
@@ -118,7 +120,8 @@ def _weights(farm: Farm, run: Run, token: str) -> Blob | None:
 
 
 def seek(session: Session, farm: Farm, agent: Agent, request: LeaseRequest, *, clock: float | None = None) -> Seeker:
-    """Note that the device is there and free; what it had before is given up. Raises: Conflict (older session).
+    """Records that the device is there and free; what it worked on before is lost. Returns the device as a seeker of
+    work. Raises: Conflict (older session).
 
     `clock`: what time it is to the device, in seconds since 1970; None if its agent does not say.
     """
@@ -168,7 +171,7 @@ def _seeker(calendar: Calendar, device: Device, settings: Settings) -> Seeker:
 
 
 def voided() -> Conflict:
-    """The refusal of an older session's request."""
+    """Returns the refusal of an older session's request."""
     return Conflict(
         "session.voided",
         "this device has started another session since",
@@ -186,7 +189,7 @@ class Work:
 
 
 def work_for(farm: Farm, agent: Agent, seeker: Seeker) -> Work | None:
-    """A run for the device, claimed; None if nothing waits that it may have, or others were quicker."""
+    """Claims a run for the device; None if nothing waits that it may have, or if others were quicker."""
     if not seeker.is_welcome:
         return None
     with farm.database.read() as session:
@@ -204,8 +207,9 @@ def work_for(farm: Farm, agent: Agent, seeker: Seeker) -> Work | None:
 
 
 def lease(session: Session, farm: Farm, agent: Agent, seeker: Seeker, head: Head) -> Envelope | None:
-    """Claim the first run of the head's lane for the device; None if others were quicker or the device is not welcome
-    any more."""
+    """Claims the first run of the head's lane for the device; None if others were quicker or the device is not welcome
+    any more.
+    """
     run = take(session, seeker, head.lane_id)
     if run is None:
         return None

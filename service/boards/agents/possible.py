@@ -67,7 +67,9 @@ def _required_times(report: Report, where: str, times: Times | None) -> Times | 
 
 
 def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str, ...]) -> None:
-    """That the bundles took turns in the order that the seed says, as often as it is told."""
+    """Checks that the bundles took turns in the order that the seed determines, for as many steps as the settings ask
+    for.
+    """
     comparison = _required_times(report, "comparison", report.comparison)
     if comparison is None:
         return
@@ -89,7 +91,9 @@ def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str,
 
 
 def _check_sustained(report: Report, settings: RunSettings, batch: object) -> None:
-    """That the windows are those that so much time is split into, all of them where its time was over."""
+    """Checks that the windows are those into which the duration is split, and that none is missing if the run ended
+    because its time was over.
+    """
     sustained = _required_times(report, "sustained", report.sustained)
     if sustained is None:
         return

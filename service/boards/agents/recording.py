@@ -69,7 +69,9 @@ _CONTROLS = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u00[01][0-9a-f]|[bfr])")
 
 
 def find_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
-    """The agent's own attempt, in any state, its row held. Raises: Conflict (not the agent's, or an older session)."""
+    """Returns the agent's attempt, in any state, with its row held. Raises: Conflict (not the agent's, or an older
+    session).
+    """
     attempt = _attempt_of(session, agent, lease_token)
     if session.get_one(Device, agent.device_id).session != agent.session:
         raise voided()
@@ -86,7 +88,7 @@ def _attempt_of(session: Session, agent: Agent, lease_token: str) -> Attempt:
 
 
 def live_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
-    """The agent's attempt if it still owns its run. Raises: Conflict."""
+    """Returns the agent's attempt if it still owns its run. Raises: Conflict."""
     attempt = find_attempt(session, agent, lease_token)
     if attempt.state not in LIVE_ATTEMPT_STATES:
         raise stale(f"the attempt has ended: {attempt.state}")
@@ -104,7 +106,7 @@ def _run_of(session: Session, attempt: Attempt) -> Run:
 def heartbeat(
     session: Session, farm: Farm, agent: Agent, lease_token: str, request: HeartbeatRequest
 ) -> HeartbeatResponse:
-    """Renew the lease. Raises: Conflict."""
+    """Renews the lease. Raises: Conflict."""
     attempt = live_attempt(session, agent, lease_token)
     run, now = _run_of(session, attempt), time.time()
     is_in_gap = attempt.lease_expires_at < now - GAP_S  # a sweeper will move the deadline too
@@ -129,7 +131,7 @@ def _mark_running(session: Session, run: Run, attempt: Attempt) -> None:
 def take_events(
     session: Session, settings: Settings, agent: Agent, lease_token: str, batch: EventBatch
 ) -> EventsResponse:
-    """Record the events that come next in order; those seen before, and those after a gap, are not taken."""
+    """Records the events that come next in order; those seen before, and those after a gap, are not accepted."""
     attempt = live_attempt(session, agent, lease_token)
     run = _run_of(session, attempt)
     _mark_running(session, run, attempt)
@@ -151,7 +153,7 @@ def take_events(
 
 
 def _keep_events(session: Session, settings: Settings, run: Run, attempt: Attempt, batch: list[Event]) -> None:
-    """Those that there is room for; that the others are dropped is said where they would be."""
+    """Stores the events for which there is room. An event in their place says that the others were dropped."""
     bodies = [_event_body(event, attempt.n) for event in batch]
     sizes = [len(json.dumps(body)) for body in bodies]
     room_bytes, reason = _room_for_events(session, settings, run, attempt, sum(sizes))
@@ -226,8 +228,10 @@ def _check_checkpoint_room(session: Session, settings: Settings, run: Run, size_
 def take_checkpoint(
     session: Session, settings: Settings, agent: Agent, lease_token: str, stored: StoredFile, past: Past
 ) -> str | None:
-    """Note where the attempt stands, for one that may have to go on. Returns the digest of what nobody goes on from
-    any more: this one if the run has a later one, else the one before. Raises: Conflict, Forbidden (no room)."""
+    """Records a checkpoint of the attempt, from which another attempt may go on. Returns the digest of a checkpoint
+    that is no longer needed: this one if the run has a later one, else the one before. Raises: Conflict, Forbidden (no
+    room).
+    """
     attempt = live_attempt(session, agent, lease_token)
     run = _run_of(session, attempt)
     _check_checkpoint_room(session, settings, run, stored.size_bytes, is_stored=True)
@@ -242,7 +246,7 @@ def take_checkpoint(
 def take_report(
     session: Session, farm: Farm, agent: Agent, lease_token: str, envelope: Envelope
 ) -> ReportResponse | Invalid:
-    """Record how the attempt ended; or, if the device's own report cannot be true, end it as failed and return why.
+    """Records how the attempt ended; or, if the device's report cannot be true, ends it as failed and returns why.
 
     The refusal is returned, not raised: what it means for the attempt is to be committed.
     Raises: Conflict (another report before), Invalid (signature, about something else).
@@ -282,8 +286,8 @@ def take_report(
 
 
 def take_refusal(session: Session, farm: Farm, agent: Agent, outcome: Outcome) -> None:
-    """End the device's live attempt, or its update: its agent does not trust what it was given. Without one nothing
-    happens.
+    """Ends the device's live attempt, or its update, because its agent does not trust what it was given. Does nothing
+    if there is none.
 
     Raises: Conflict (an older session), Invalid (a refusal of work that was not refused).
     """
@@ -309,7 +313,9 @@ def take_refusal(session: Session, farm: Farm, agent: Agent, outcome: Outcome) -
 
 
 def _ending(outcome: Outcome) -> attempts.Ending:
-    """As a device says it; its texts cleaned, and a failure without a cause the device's own."""
+    """Returns how the attempt ended, as the device reports it: its texts are cleaned, and a failure without a cause
+    counts as the device's.
+    """
     code = clean_text(outcome.code, 100) if outcome.code else None
     if outcome.state != "succeeded" and outcome.cause is None:
         return attempts.Ending(outcome.state, "device", code or "device.unsaid", outcome.message, outcome.hint)
@@ -329,8 +335,9 @@ def _signed_payload(envelope: Envelope, device: Device) -> bytes:
 
 
 def _refuse(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, error: ProtocolError) -> Invalid:
-    """End the attempt whose report holds what cannot be, and that its agent should have seen: a strike for the device,
-    until another one ends the same way. No lease is left to run out."""
+    """Ends the attempt whose report holds impossible values that its agent should have noticed. That is a strike for
+    the device, until another device ends the same way. No lease is left to run out.
+    """
     message = f"{REFUSED}{error}"[:4000]
     checkpoints.distrust(session, run, attempt)
     if may_still_report(session, attempt):
@@ -382,7 +389,7 @@ def _difference(run: Run, report: Report) -> str:
 
 
 def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, report: Report) -> bool:
-    """End the attempt, and its run unless another try follows; whether the run has ended."""
+    """Ends the attempt, and its run unless another attempt follows. Returns whether the run has ended."""
     ending = _ending(report.outcome)
     if time.time() > attempt.deadline_at and ending.state == "cancelled" and not run.cancel_requested:
         ending = attempts.Ending(
@@ -409,8 +416,9 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
 
 
 def _stored_form(report: Report) -> dict[str, Any]:
-    """Plain data that every database takes, and every page and terminal can show: texts are without control characters,
-    marks of direction and lone surrogates."""
+    """Returns the report as plain data that every database accepts and every page and terminal can show: texts are
+    without control characters, marks of direction and lone surrogates.
+    """
     text = json.dumps(to_json(report), ensure_ascii=False).encode("utf-8", "replace").decode()
     text = _CONTROLS.sub(r"\1 ", text)
     if not text.isprintable():

@@ -18,7 +18,7 @@ from service.work.runs import checkpoints
 MOST_OTHERS = 4
 """Times that an attempt may send other weights than before: an agent that was cut off may do so, and begin anew."""
 _REPLACED = "replaced_weights"
-"""In the event that tells of it."""
+"""Key in the event that reports a replacement."""
 
 
 def most_bytes(session: Session, agent: Agent, lease_token: str, digest: str) -> int:
@@ -32,7 +32,8 @@ def most_bytes(session: Session, agent: Agent, lease_token: str, digest: str) ->
 
 
 def take_weights(session: Session, agent: Agent, lease_token: str, stored: StoredFile) -> str | None:
-    """Note the weights that the attempt uploaded; the digest of those that it sent before, if they are let go.
+    """Records the weights that the attempt uploaded. Returns the digest of the weights that it sent before, if they are
+    to be removed.
 
     Raises: Conflict, Invalid.
     """
@@ -80,7 +81,9 @@ def _check_count(session: Session, attempt: Attempt, digest: str) -> None:
 
 
 def _let_go(session: Session, organisation_id: str, digest: str) -> bool:
-    """The organisation holds these weights no more, unless another attempt sent them too or a run begins from them."""
+    """Releases these weights for the organisation, unless another attempt sent them too or a run begins from them.
+    Returns whether it did.
+    """
     was_sent = exists().where(Attempt.run_id == Run.id, Attempt.weights_digest == digest)
     named = or_(Run.weights_digest == digest, Run.trained_weights_digest == digest, was_sent)
     if session.scalar(select(exists().where(Run.organisation_id == organisation_id, named))):

@@ -29,10 +29,10 @@ from service.work.lanes.entering import enter
 
 OWNER = "pockfarm canary"
 COMPILE_PAUSE_S = 15.0
-"""Between two looks for the bundle."""
+"""Seconds between two looks for the bundle."""
 FAILED_PAUSE_S = 3600.0
 WAIT_S = 900.0
-"""How long a canary run waits for its device."""
+"""Seconds for which a canary run waits for its device."""
 BATCH = 20
 """Devices that one pass of the sweeper gives canaries to."""
 
@@ -43,7 +43,7 @@ class Canary:
 
     name: str
     file: str
-    """In this folder."""
+    """Name of the model's file in this folder."""
     spec: Mapping[str, Any]
     plan: str = "full"
 
@@ -71,18 +71,20 @@ history of its own."""
 
 
 MAY_BE_GIVEN = (Device.canary_off.is_(False), Device.drained_at.is_(None))
-"""Over `Device`: no operator minds."""
+"""Conditions on `Device`: no operator has ruled canary runs out."""
 
 
 def there(farm: Farm, longest: SQLColumnExpression[float], *conditions: ColumnElement[bool]) -> list[str]:
-    """Ids of devices that meet the conditions and ask for work; first the one that has waited for longest."""
+    """Returns the ids of devices that meet the conditions and ask for work; first the one that has waited for
+    longest.
+    """
     query = select(Device.id).where(*conditions, Device.last_seen_at > time.time() - SILENT_AFTER_S)
     with farm.database.read() as session:
         return list(session.scalars(query.order_by(longest).limit(BATCH)))
 
 
 def locked_device(session: Session, device_id: str, *conditions: ColumnElement[bool]) -> Device | None:
-    """The device, held and read anew, if it still meets the conditions and nobody else holds it."""
+    """Returns the device, held and read anew, if it still meets the conditions and nobody else holds it."""
     query = select(Device).where(Device.id == device_id, *conditions).with_for_update(skip_locked=True)
     return session.scalar(query, execution_options=blame.FRESH)
 
@@ -120,7 +122,7 @@ def is_building(session: Session) -> bool:
 
 
 def queue(session: Session, device: Device, bundle: Bundle, settings: RunSettings, dataset: str | None = None) -> Run:
-    """A canary run for this device alone."""
+    """Queues a canary run for this device alone."""
     run = Run(
         api_key_id=owner(session),
         bundle_digest=bundle.digest,
@@ -139,7 +141,7 @@ def queue(session: Session, device: Device, bundle: Bundle, settings: RunSetting
 
 
 def _has_failed(session: Session, request: CompileRequest) -> bool:
-    """Lately; the compiler would say the same again."""
+    """Returns whether this compile failed lately: the compiler would report the same again."""
     same = (
         Job.model_digest == request.model_digest,
         Job.plan_digest == request.plan.digest,
@@ -152,7 +154,7 @@ def _has_failed(session: Session, request: CompileRequest) -> bool:
 
 
 def owner(session: Session) -> str:
-    """The key that the farm's own jobs and runs belong to; nobody has its secret."""
+    """Returns the key to which the farm's jobs and runs belong; nobody has its secret."""
     key_id = session.scalar(select(ApiKey.id).where(ApiKey.name == OWNER, ApiKey.revoked_at.is_not(None)))
     if key_id is not None:
         return key_id

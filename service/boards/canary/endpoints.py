@@ -25,7 +25,7 @@ def show_canaries(device_id: str, farm: FarmDep, _: PrincipalDep) -> CanaryHisto
 def acknowledge_regression(
     device_id: str, change_id: str, body: Acknowledgement, farm: FarmDep, _: PrincipalDep
 ) -> ChangeView:
-    """Say that a device which has become slower is known of: it is no open regression any more."""
+    """Acknowledges that a device has become slower. The change is then no longer an open regression."""
     with farm.database.transaction() as session:
         return service.acknowledge(session, device_id, change_id, body.reason)
 
@@ -34,7 +34,9 @@ def acknowledge_regression(
 def list_regressions(
     farm: FarmDep, _: PrincipalDep, device: str | None = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[ChangeView]:
-    """Where one's devices have become slower, are so still, and nobody has acknowledged it; the newest first."""
+    """Lists the open regressions of the caller's devices, the newest first: the device has become slower, still is, and
+    nobody has acknowledged it.
+    """
     with farm.database.read() as session:
         rows, following = service.regressions(session, device, limit=limit, cursor=cursor)
         return Page(items=[service.change_view(row) for row in rows], next=following)

@@ -27,17 +27,17 @@ from service.store.database.models import CanaryChange, CanaryTime, Device, Job,
 from service.work.runs.provenance import device_state
 
 AWAY = 3
-"""So many runs to each side of a change: what else changed among them may explain it."""
+"""Number of runs on each side of a change in which other differences may explain it."""
 LONG = 40
 """Characters of a fact; a digest, or a commit, is told from its first twelve."""
 MOST_FACTS = 64
-"""That a device says of itself; it may be hostile."""
+"""Most facts that a device may state about itself; it may be hostile."""
 MOST_LOOKED_AT = 365
 """Runs of a series, and as many are shown."""
 
 
 def take(session: Session, settings: Settings, run: Run, device: Device, report: Report) -> None:
-    """Write down what a timed canary took, and whether that shows a change. The caller holds the device's row."""
+    """Records what a timed canary took, and whether that shows a change. The caller holds the device's row."""
     job = session.scalar(select(Job).where(Job.bundle_digest == run.bundle_digest).order_by(Job.id.desc()).limit(1))
     if report.measurement is None or report.verdict is None or job is None:
         return
@@ -70,7 +70,9 @@ def take(session: Session, settings: Settings, run: Run, device: Device, report:
 
 
 def _facts(settings: Settings, job: Job, report: Report) -> dict[str, str]:
-    """By what they are of; a change of the times has none of them as its proven cause."""
+    """Returns the facts around a canary run, by name. None of them is ever the proven cause of a change of the
+    times.
+    """
     state = list(device_state(to_json(report)).items())[:MOST_FACTS]
     device = {f"device's {clean_text(name, LONG)}": clean_text(str(value)) for name, value in state}
     return {"compiler": job.compiler_version, "commit": commit(settings), "bundle": job.bundle_digest or "", **device}
@@ -88,13 +90,13 @@ def _look(session: Session, settings: Settings, device: Device, newest: CanaryTi
 
 
 def runs_of(session: Session, device_id: str, series: str) -> list[CanaryTime]:
-    """The newest runs of a series, in order."""
+    """Returns the newest runs of a series, in order."""
     query = select(CanaryTime).where(CanaryTime.device_id == device_id, CanaryTime.series == series)
     return list(reversed(session.scalars(query.order_by(CanaryTime.run_id.desc()).limit(MOST_LOOKED_AT)).all()))
 
 
 def starts_of(session: Session, device_id: str) -> Collection[str]:
-    """The first run after each change of the device's times, in all series."""
+    """Returns the first run after each change of the device's times, in all series."""
     return set(session.scalars(select(CanaryChange.after_run_id).where(CanaryChange.device_id == device_id)))
 
 
@@ -110,7 +112,7 @@ def stretches_of(runs: Sequence[CanaryTime], starts: Collection[str]) -> list[li
 
 
 def variation_in(runs: Sequence[CanaryTime], starts: Collection[str]) -> Variation:
-    """From one run of a series to the next, between changes."""
+    """Returns how much the times vary from one run of a series to the next, between changes."""
     return _variation(stretches_of(runs, starts))
 
 
@@ -119,13 +121,13 @@ def _variation(stretches: Sequence[Sequence[CanaryTime]]) -> Variation:
 
 
 def series_of(session: Session, device_id: str) -> Sequence[str]:
-    """The device's series, the one with the newest run first."""
+    """Returns the device's series, the one with the newest run first."""
     query = select(CanaryTime.series).where(CanaryTime.device_id == device_id).group_by(CanaryTime.series)
     return session.scalars(query.order_by(func.max(CanaryTime.run_id).desc())).all()
 
 
 def _of_device(session: Session, device_id: str) -> Variation:
-    """By all of its series."""
+    """Returns the device's variation over all of its series."""
     starts, variation = starts_of(session, device_id), UNKNOWN
     for series in series_of(session, device_id):
         variation = together(variation, variation_in(runs_of(session, device_id, series), starts))
@@ -133,7 +135,7 @@ def _of_device(session: Session, device_id: str) -> Variation:
 
 
 def last_change(session: Session, device_id: str, series: str) -> CanaryChange | None:
-    """The one that says how the series stands now."""
+    """Returns the change that says how the series stands now."""
     conditions = (CanaryChange.device_id == device_id, CanaryChange.series == series)
     return session.scalar(select(CanaryChange).where(*conditions).order_by(CanaryChange.after_run_id.desc()).limit(1))
 
@@ -178,7 +180,7 @@ def differences(runs: Sequence[CanaryTime], at: int) -> list[dict[str, Any]]:
 
 
 def explained(changes: Sequence[dict[str, Any]]) -> str:
-    """`just there changed: compiler from sha256:12ab34cd56 to sha256:...`."""
+    """Says what changed: `just there changed: compiler from sha256:12ab34cd56 to sha256:...`."""
     there = [
         f"{change['what']} from {_short(change['before'])} to {_short(change['after'])}"
         for change in changes
@@ -195,12 +197,12 @@ def explained(changes: Sequence[dict[str, Any]]) -> str:
 
 
 def change_words(change: CanaryChange) -> str:
-    """`1.052x slower (1.046 to 1.058x)`."""
+    """Returns the change in words: `1.052x slower (1.046 to 1.058x)`."""
     return faster_or_slower(change.ratio, Interval(change.ratio_low, change.ratio_high))
 
 
 def is_open() -> tuple[ColumnElement[bool], ...]:
-    """Over `CanaryChange`."""
+    """Returns the conditions on `CanaryChange` for an open regression."""
     later = aliased(CanaryChange)
     is_over = exists().where(
         later.device_id == CanaryChange.device_id,

@@ -17,11 +17,11 @@ class BesideChange(View):
     before: str
     after: str
     away: int
-    """So many runs later than the change of the times (earlier: below 0)."""
+    """How many runs later than the change of the times this change came; negative: earlier."""
 
 
 class ChangeView(View):
-    """Where a device's times of one canary changed by more than its noise."""
+    """A change of a device's times of one canary by more than the device's noise."""
 
     id: str
     device_id: str
@@ -43,7 +43,7 @@ class ChangeView(View):
     differences: list[BesideChange]
     """Other changes at that point: no proof that they are the cause."""
     explains: str
-    """The same in words."""
+    """The differences in words."""
     found_at: Timestamp
     acknowledged_at: Timestamp | None
     acknowledgement: str
@@ -89,6 +89,6 @@ class CanaryHistory(View):
 
 
 class Acknowledgement(RequestBody):
-    """That a slower device is known of."""
+    """An acknowledgement that a device has become slower."""
 
     reason: str = Field(default="", max_length=1000, description="For people: why it is so, or what will be done")

@@ -28,7 +28,7 @@ from service.store.farm import Farm
 
 
 def due(farm: Farm) -> list[str]:
-    """Ids of devices that strikes have quarantined, that ask for work, and whose pause is over."""
+    """Returns the ids of devices that strikes have quarantined, that ask for work, and whose pause is over."""
     return there(farm, Device.canary_at, *_is_due(time.time())) if farm.settings.canary_s > 0 else []
 
 
@@ -38,7 +38,7 @@ def _is_due(now: float) -> tuple[ColumnElement[bool], ...]:
 
 
 def send(session: Session, farm: Farm, device_id: str) -> Run | None:
-    """A canary run for the device if it is still due; else, or while its bundle is being built, None."""
+    """Queues a canary run for the device if it is still due; else, or while its bundle is being built, returns None."""
     now = time.time()
     device = locked_device(session, device_id, *_is_due(now))
     if device is None:

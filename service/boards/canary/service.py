@@ -46,7 +46,7 @@ def history_of(session: Session, device_id: str) -> CanaryHistory:
 
 
 def _changes_of(session: Session, device_id: str) -> Sequence[CanaryChange]:
-    """The newest first."""
+    """Returns the changes of a device, the newest first."""
     query = select(CanaryChange).where(CanaryChange.device_id == device_id)
     return session.scalars(query.order_by(CanaryChange.after_run_id.desc()).limit(MOST_CHANGES)).all()
 
@@ -77,7 +77,7 @@ def _time(run: CanaryTime) -> CanaryTimeView:
 
 
 def change_view(change: CanaryChange, *, is_last: bool = True) -> ChangeView:
-    """As people see it; `is_last`: no other one came after it in its series."""
+    """Returns a change as people see it. `is_last`: no other change followed in its series."""
     fields = columns(ChangeView, change)
     return ChangeView(
         **fields | {"differences": [BesideChange(**difference) for difference in change.differences]},
@@ -98,7 +98,9 @@ def _state(change: CanaryChange, *, is_last: bool) -> Literal["open", "acknowled
 def regressions(
     session: Session, device_id: str | None, *, limit: int, cursor: str | None
 ) -> tuple[Sequence[CanaryChange], str | None]:
-    """A page of changes to slower that are still so, and that nobody has acknowledged. Raises: NotFound (device)."""
+    """Returns a page of changes to slower that are still so, and that nobody has acknowledged. Raises: NotFound
+    (device).
+    """
     query = select(CanaryChange).where(*is_open())
     if device_id is not None:
         query = query.where(CanaryChange.device_id == devices.find(session, device_id).id)
@@ -106,13 +108,15 @@ def regressions(
 
 
 def regressed(session: Session, most: int) -> list[tuple[CanaryChange, str]]:
-    """The newest open regressions, each with its device's name."""
+    """Returns the newest open regressions, each with its device's name."""
     query = select(CanaryChange, Device.name).join(Device, Device.id == CanaryChange.device_id).where(*is_open())
     return [(change, name) for change, name in session.execute(query.order_by(CanaryChange.id.desc()).limit(most))]
 
 
 def newest_changes(session: Session, most: int) -> list[tuple[CanaryChange, bool]]:
-    """The newest changes of all devices that one sees, and whether each is the last of its series."""
+    """Returns the newest changes of all devices that the session may see, and whether each is the last of its
+    series.
+    """
     changes = session.scalars(select(CanaryChange).order_by(CanaryChange.id.desc()).limit(most)).all()
     later = aliased(CanaryChange)
     is_followed = (
@@ -126,7 +130,9 @@ def newest_changes(session: Session, most: int) -> list[tuple[CanaryChange, bool
 
 
 def acknowledge(session: Session, device_id: str, change_id: str, reason: str) -> ChangeView:
-    """Say that a slower device is known of, or why, once more. Raises: NotFound; Conflict (it is not slower now)."""
+    """Acknowledges that a device has become slower; a repeated call replaces the reason. Raises: NotFound; Conflict (it
+    is not slower now).
+    """
     device = devices.owned_device(session, device_id)
     change = session.get(CanaryChange, change_id)
     if change is None or change.device_id != device.id:

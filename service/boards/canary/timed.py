@@ -29,11 +29,11 @@ SETTINGS = RunSettings("profile", steps=100)
 FIRST_AFTER_S = 3600.0
 """A device that is new has other things to do."""
 SOONER = 6
-"""After times that may have changed, the next canary comes in so much less time."""
+"""Factor by which the pause before the next canary is shortened after times that may have changed."""
 
 
 def due(farm: Farm) -> list[str]:
-    """Ids of devices that work, and whose time for the next canaries has come."""
+    """Returns the ids of devices that work, and whose time for the next canaries has come."""
     return there(farm, Device.timed_canary_at, *_is_due(time.time())) if farm.settings.timed_canary_s > 0 else []
 
 
@@ -43,7 +43,9 @@ def _is_due(now: float) -> tuple[ColumnElement[bool], ...]:
 
 
 def send(session: Session, farm: Farm, device_id: str) -> list[Run]:
-    """A run of each canary that has none, if they are still due; those whose bundle is being built come later."""
+    """Queues a run of each canary that has none, if they are still due; those whose bundle is being built come
+    later.
+    """
     now, pause_s = time.time(), farm.settings.timed_canary_s
     device = locked_device(session, device_id, *_is_due(now))
     if device is None:

@@ -50,7 +50,9 @@ router = APIRouter(prefix="/devices", tags=["devices"])
 def create_enrolment_token(
     body: EnrolmentTokenCreate, farm: FarmDep, _: PrincipalDep, repeats: RepeatsDep = EVERY_TIME
 ) -> EnrolmentTokenCreated:
-    """Make a token that lets devices enrol: one within 15 minutes, or as many and as long as it says."""
+    """Creates a token with which devices enrol: one device within 15 minutes, or as many and for as long as the request
+    asks.
+    """
 
     def create() -> EnrolmentTokenCreated:
         quotas.check(session, farm.settings, "devices")
@@ -66,7 +68,7 @@ def create_enrolment_token(
 def list_enrolment_tokens(
     farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[EnrolmentTokenView]:
-    """Enrolment tokens, the newest first; those that ran out or were revoked too, for a season."""
+    """Lists enrolment tokens, the newest first; those that ran out or were revoked too, for a season."""
     with farm.database.read() as session:
         rows, following = tokens.listed(session, limit=limit, cursor=cursor)
         return Page(items=[EnrolmentTokenView.model_validate(row) for row in rows], next=following)
@@ -88,7 +90,7 @@ def show_enrolment_token(token_id: str, farm: FarmDep, _: PrincipalDep) -> Enrol
 
 @router.delete("/enrolment-tokens/{token_id}")
 def revoke_enrolment_token(token_id: str, farm: FarmDep, _: PrincipalDep) -> EnrolmentTokenView:
-    """Let no more devices in by a token; those that are stay."""
+    """Revokes a token: no more devices enrol with it, and those that have enrolled stay."""
     with farm.database.transaction() as session:
         return EnrolmentTokenView.model_validate(tokens.revoke(session, token_id))
 
@@ -103,7 +105,7 @@ def list_devices(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[DeviceView]:
-    """Devices, the newest first."""
+    """Lists devices, the newest first."""
     check_value("state", state, DEVICE_STATES)
     check_value("measurement_class", measurement_class, get_args(MeasurementClass))
     filters = {"state": state, "device_class": device_class, "measurement_class": measurement_class}
@@ -134,40 +136,42 @@ def show_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceDetail:
 
 @router.patch("/{device_id}")
 def rename_device(device_id: str, body: DeviceChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
-    """Give a device another name, which no other one of its organisation has; its agent's word counts no more."""
+    """Gives a device another name, which no other device of its organisation has. Names that its agent sends are
+    ignored from then on.
+    """
     with farm.database.transaction() as session:
         return _view(session, rename(session, device_id, body.name))
 
 
 @router.post("/{device_id}/quarantine")
 def quarantine_device(device_id: str, body: StateChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
-    """Give a device no more work until it is released. What it works on now goes on."""
+    """Gives a device no more work until it is released. Work that it has now goes on."""
     return _set_state(farm, device_id, "quarantined", body.reason)
 
 
 @router.post("/{device_id}/release")
 def release_device(device_id: str, body: StateChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
-    """Give a quarantined device work again; its strikes are forgotten."""
+    """Gives a quarantined device work again, and clears its strikes."""
     return _set_state(farm, device_id, "active", body.reason)
 
 
 @router.post("/{device_id}/drain")
 def drain_device(device_id: str, body: StateChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
-    """Let a device finish what it has, and give it nothing new. `working_on` says when it is done."""
+    """Lets a device finish its current work and gives it nothing new. `working_on` shows when it is done."""
     with farm.database.transaction() as session:
         return _view(session, service.set_drained(session, device_id, reason=body.reason))
 
 
 @router.post("/{device_id}/resume")
 def resume_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceView:
-    """Give a drained device work again."""
+    """Gives a drained device work again."""
     with farm.database.transaction() as session:
         return _view(session, service.set_drained(session, device_id, reason=None))
 
 
 @router.post("/{device_id}/tags")
 def change_tags(device_id: str, body: TagsChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
-    """Set tags of a device, or take them away; runs ask for them with `where`."""
+    """Sets tags of a device, or removes them; runs ask for them with `where`."""
     with farm.database.transaction() as session:
         changed = service.change_tags(session, device_id, add=body.set, remove=body.remove)
         return _view(session, changed)
@@ -175,14 +179,16 @@ def change_tags(device_id: str, body: TagsChange, farm: FarmDep, _: PrincipalDep
 
 @router.post("/{device_id}/canary")
 def set_canary(device_id: str, body: CanaryChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
-    """Say whether canary runs may bring the device back when strikes have quarantined it; enabled: one comes soon."""
+    """Sets whether canary runs may bring the device back when strikes have quarantined it. If enabled, one comes
+    soon.
+    """
     with farm.database.transaction() as session:
         return _view(session, service.set_canary(session, device_id, enabled=body.enabled))
 
 
 @router.delete("/{device_id}")
 def remove_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceView:
-    """Revoke a device for ever: its credential stops working at once."""
+    """Revokes a device for ever: its credential stops working at once."""
     return _set_state(farm, device_id, "removed", "removed by an operator")
 
 

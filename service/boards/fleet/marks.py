@@ -31,7 +31,9 @@ NEWEST, ENOUGH = 10, 5
 NEWEST_ATTEMPTS = 20
 NEWEST_REPORTS = 3
 UNLIKE, COMPARED, PEERS = 1.5, 3, 2
-"""So many times the peers' median, on so many bundles, of so many peers."""
+"""How many times the peers' median marks a device as unlike its peers, on at least how many bundles, and with how many
+peers.
+"""
 REFUSED = "the device's report was refused: "
 TIME_SLACK_S, CLOCK_RATE = 5.0, 1.05
 SENSORS = {"temperature_c": (-60.0, 150.0), "frequency_hz": (0.0, 1e10), "power_mw": (0.0, 1e6), "load": (0.0, 1e4)}
@@ -43,7 +45,7 @@ shown and not judged.
 Attempts = list[tuple[str | None, str]]
 """Code and message."""
 Looks = list[tuple[tuple[str, ...], str]]
-"""At reports: sensors that say what none does; how the clock went wrong."""
+"""What was seen in reports: sensors with implausible values, and how the clock went wrong."""
 LOOK_BYTES = 500
 """Approximate size of a look in memory."""
 
@@ -58,7 +60,7 @@ class DeviceMark(View):
 
 
 def marks_of(session: Session, device: Device, condition: DeviceCondition | None) -> list[DeviceMark]:
-    """The device's marks. `condition`: what it told last."""
+    """Returns the device's marks. `condition`: what it reported last."""
     attempts, looks = _newest_attempts(session, device), _newest_looks(session, device)
     checks = (
         (TWO_MACHINES, two_machines_words(session, device)),
@@ -168,7 +170,9 @@ def _newest_attempts(session: Session, device: Device) -> Attempts:
 
 
 def _newest_looks(session: Session, device: Device) -> Looks:
-    """Each report is looked at once: it never changes, and is long."""
+    """Returns what was seen in the device's newest reports. Each report is read once, since it is long and never
+    changes.
+    """
     attempts = (
         select(Attempt.id).where(Attempt.device_id == device.id).order_by(Attempt.id.desc()).limit(NEWEST_REPORTS)
     )
@@ -202,7 +206,9 @@ def _out_of_range(report: dict[str, Any], device_class: str) -> Iterator[str]:
 
 
 def _time(looks: Looks) -> str:
-    """A clock that is set while a run goes on does this once; one that does it always is broken, or lies."""
+    """Returns what is wrong with the clock. A clock that is set while a run goes on does this once; one that always
+    does it is broken, or lies.
+    """
     faults = [words for _, words in looks if words]
     return f"its clock went wrong during {len(faults)} of its newest {len(looks)} runs: {faults[0]}" if faults else ""
 

@@ -110,7 +110,7 @@ class HoldView(View):
 
 
 class ConditionView(View):
-    """How a device is, as its agent told last. Null: it did not tell that."""
+    """A device's condition as its agent reported it last. Null: the agent did not report that value."""
 
     storage_total_bytes: int | None
     """Size of the file system where its agent keeps its work."""
@@ -135,7 +135,7 @@ class DeviceDetail(DeviceView):
     working_on: str | None
     """The run that it has now; a drained device without one is done."""
     condition: ConditionView | None
-    """To its owner; null: its agent is older than telling that."""
+    """The device's condition, shown to its owner only; null if its agent is too old to report it."""
     hold: HoldView | None
     """Reason that keeps new work from it now: an operator's drain, or a maintenance window; null: no such reason."""
 

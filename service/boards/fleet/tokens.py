@@ -34,8 +34,9 @@ class CreatedToken:
 
 
 def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> CreatedToken:
-    """A new token. Raises: Invalid (it would live too long, nobody knows its class, no name of a device), Conflict (the
-    board's name is taken), Forbidden (shared by a tenant)."""
+    """Creates a token. Raises: Invalid (it would live too long, nobody knows its class, no name of a device), Conflict
+    (the board's name is taken), Forbidden (shared by a tenant).
+    """
     usual_s, most_s = settings.enrolment_token_s, settings.enrolment_token_most_s
     lifetime_s = usual_s if body.lifetime_s is None else body.lifetime_s
     if lifetime_s > max(most_s, usual_s):
@@ -73,7 +74,7 @@ def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> 
 
 
 def admit(session: Session, secret: str, description: DeviceDescription) -> EnrolmentToken:
-    """The token, held, if it is good for a device of this kind. Raises: Forbidden."""
+    """Returns the token, held, if it is good for a device of this kind. Raises: Forbidden."""
     token = session.scalar(
         select(EnrolmentToken).where(EnrolmentToken.token_hash == secret_hash(secret)).with_for_update()
     )
@@ -102,7 +103,7 @@ def _is_closed(session: Session, organisation_id: str) -> bool:
 
 
 def check_targets(bound: Sequence[str] | None, description: DeviceDescription, *, code: str, hint: str) -> None:
-    """That a device says to run nothing but what its token named. Raises: Forbidden."""
+    """Checks that a device claims to run nothing but the targets that its token named. Raises: Forbidden."""
     beyond = sorted(set(description.targets) - set(bound)) if bound else []
     if beyond:
         raise Forbidden(
@@ -115,8 +116,9 @@ def check_targets(bound: Sequence[str] | None, description: DeviceDescription, *
 
 
 def use(session: Session, token: EnrolmentToken, device: Device) -> None:
-    """Count the device, once, and bind it to the token's targets, if none has bound it yet: another token, made for
-    other devices, lets it run no more than its own. Raises: Forbidden if the token is used up."""
+    """Counts the device, once, and binds it to the token's targets, if none has bound it yet: another token, made for
+    other devices, lets it run no more than its targets. Raises: Forbidden if the token is used up.
+    """
     if token.device_id == device.id or session.scalar(_uses(token, device.id)) is not None:
         return  # the answer to its first try was lost
     if token.uses >= token.max_uses:
@@ -134,13 +136,13 @@ def _uses(token: EnrolmentToken, device_id: str) -> Select[int]:
 
 
 def listed(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequence[EnrolmentToken], str | None]:
-    """A page of tokens, the newest first; those of older releases have no id, and are not shown."""
+    """Returns a page of tokens, the newest first; those of older releases have no id, and are not shown."""
     query = select(EnrolmentToken).where(EnrolmentToken.id.is_not(None))
     return newest_first(session, query, EnrolmentToken.id, limit=limit, cursor=cursor)  # type: ignore[arg-type]
 
 
 def find(session: Session, token_id: str) -> EnrolmentToken:
-    """The token of that id (which is no secret). Raises: NotFound."""
+    """Returns the token of that id (which is no secret). Raises: NotFound."""
     token = session.scalar(select(EnrolmentToken).where(EnrolmentToken.id == token_id))
     if token is None:
         raise NotFound(
@@ -152,14 +154,14 @@ def find(session: Session, token_id: str) -> EnrolmentToken:
 
 
 def users(session: Session, token: EnrolmentToken) -> list[tuple[EnrolmentUse, Device]]:
-    """The devices that used it, the first one first."""
+    """Returns the devices that used the token, the first one first."""
     query = select(EnrolmentUse, Device).join(Device, Device.id == EnrolmentUse.device_id)
     rows = session.execute(query.where(EnrolmentUse.token_id == token.id).order_by(EnrolmentUse.id))
     return [(use, device) for use, device in rows]
 
 
 def revoke(session: Session, token_id: str) -> EnrolmentToken:
-    """Let no more devices in by it; those that are stay. Raises: NotFound."""
+    """Revokes a token: no more devices enrol with it, and those that have enrolled stay. Raises: NotFound."""
     token = find(session, token_id)
     if token.revoked_at is None:
         token.revoked_at = time.time()
@@ -173,7 +175,7 @@ def is_to_be_forgotten(session: Session) -> bool:
 
 
 def forget(session: Session) -> None:
-    """Delete tokens that ran out a season ago, and who used them; the devices' histories name them for ever."""
+    """Deletes tokens that ran out a season ago, and who used them; the devices' histories name them for ever."""
     before = time.time() - FORGET_AFTER_S
     old = select(EnrolmentToken.id).where(EnrolmentToken.expires_at < before, EnrolmentToken.id.is_not(None))
     session.execute(delete(EnrolmentUse).where(EnrolmentUse.token_id.in_(old)))

@@ -19,7 +19,9 @@ EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 @cache
 def agent_file() -> bytes:
-    """The archive. Nothing is compressed, so no version of zlib shows; no time, owner or order of a folder either."""
+    """Returns the agent's archive. Nothing is compressed, so no version of zlib shows; no time, owner or order of a
+    folder does either.
+    """
     out = io.BytesIO(FIRST_LINE)
     out.seek(0, io.SEEK_END)
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
@@ -30,7 +32,7 @@ def agent_file() -> bytes:
 
 
 def agent_digest() -> str:
-    """SHA-256 of the archive, in hexadecimal."""
+    """Returns the SHA-256 of the archive, in hexadecimal."""
     return hashlib.sha256(agent_file()).hexdigest()
 
 

@@ -22,20 +22,21 @@ SAME_EACH_TIME = {"Cache-Control": "no-store"}
 
 @router.get("/agent.pyz", response_class=Response)
 def get_agent() -> Response:
-    """The agent as one file, which Python 3.9 or newer runs; it needs `cryptography` and nothing else."""
+    """Returns the agent as one file, which Python 3.9 or newer runs. It needs `cryptography` and nothing else."""
     headers = {**SAME_EACH_TIME, "X-Pockfarm-Digest": f"sha256:{agent_digest()}"}
     return Response(agent_file(), media_type="application/zip", headers=headers)
 
 
 @router.get("/enrol.sh", response_class=Response)
 def get_enrolment_script(request: Request, farm: WholeFarmDep) -> Response:
-    """A POSIX shell script that makes a board one of this farm's: `curl -fsS FARM/enrol.sh | sh`."""
+    """Returns a POSIX shell script that enrols a board with this farm: `curl -fsS FARM/enrol.sh | sh`."""
     address = farm_address(farm.settings.public_url, str(request.base_url))
     return Response(enrolment_script(address), media_type="text/x-shellscript", headers=SAME_EACH_TIME)
 
 
 def farm_address(public_url: str, request_url: str) -> str:
-    """The farm's address as a board shall use it: the public one, or, if that is the loopback, the one it asked at.
+    """Returns the farm's address for a board: the public one, or, if that is the loopback, the one to which the request
+    went.
 
     Raises: Invalid for what is no plain address: it becomes part of a script.
     """
@@ -52,7 +53,7 @@ def farm_address(public_url: str, request_url: str) -> str:
 
 
 def enrolment_script(address: str) -> str:
-    """The script for boards of the farm at that address."""
+    """Returns the script for boards of the farm at that address."""
     text = (FOLDER / "enrol.sh").read_text()
     unit = (FOLDER / "pockfarm-agent.service").read_text()
     return text.replace("@UNIT@\n", unit).replace("@FARM@", address).replace("@DIGEST@", agent_digest())

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/agent-releases", tags=["devices"])
 def create_release(
     body: ReleaseCreate, farm: FarmDep, _: PrincipalDep, repeats: RepeatsDep = EVERY_TIME
 ) -> ReleaseView:
-    """Offer the farm's own agent, or a file that was published before, to devices that update themselves."""
+    """Offers the farm's agent, or a file that was published before, to devices that update themselves."""
 
     def create() -> ReleaseView:
         if body.digest is None:
@@ -33,7 +33,7 @@ def create_release(
 
 @router.get("")
 def list_releases(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cursor = None) -> Page[ReleaseView]:
-    """Releases of the agent, the newest first, and how far each is."""
+    """Lists releases of the agent, the newest first, and how far each has come."""
     with farm.database.read() as session:
         rows, following = publishing.listed(session, limit=limit, cursor=cursor)
         return Page(items=[publishing.view(session, row) for row in rows], next=following)
@@ -48,14 +48,16 @@ def show_release(release_id: str, farm: FarmDep, _: PrincipalDep) -> ReleaseDeta
 
 @router.patch("/{release_id}")
 def widen_release(release_id: str, body: Stage, farm: FarmDep, _: PrincipalDep) -> ReleaseView:
-    """Let more devices have it: a larger share or count; neither: all."""
+    """Offers the release to more devices: to a larger share or count, or, if neither is given, to all."""
     with farm.database.transaction() as session:
         return publishing.view(session, publishing.widen(session, release_id, body))
 
 
 @router.post("/{release_id}/halt")
 def halt_release(release_id: str, body: HaltRequest, farm: FarmDep, _: PrincipalDep) -> ReleaseView:
-    """Offer it to no more devices. Those that have it keep it; publish the older file as a rollback to go back."""
+    """Halts a release: it is offered to no more devices. Those that have it keep it; publish the older file as a
+    rollback to go back.
+    """
     with farm.database.transaction() as session:
         release = publishing.find(session, release_id)
         publishing.halt(session, release, body.reason)

@@ -1,4 +1,4 @@
-"""Which device is offered which release, and what a release's failures do to it."""
+"""Decides which device is offered which release, and what a release's failures do to it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OFFER_S = 600.0
 UPDATE_S = 300.0
 """Time that an update may take, to be over before a maintenance window begins."""
 FEW = 10
-"""In a stage of fewer devices the first failure halts a release; else a tenth of them."""
+"""In a stage of fewer devices, the first failure halts a release; in a larger one, a tenth of them does."""
 MOST_HEADER = 8000
 
 
@@ -64,7 +64,7 @@ class Offered:
 
     @classmethod
     def read(cls, session: Session) -> Offered:
-        """All of them: there are few."""
+        """Returns all releases that are not halted: there are few."""
 
         def read() -> Offered:
             query = select(*(getattr(AgentRelease, name) for name in Offer._fields))
@@ -74,7 +74,9 @@ class Offered:
         return recalled(session, "offered releases", RELEASES, read)
 
     def candidates(self, device: Device) -> list[Offer]:
-        """Those that the idle device might be offered, in this order; none that is older than what it runs."""
+        """Returns the releases that the idle device might be offered, in this order; none that is older than what it
+        runs.
+        """
         if device.agent_updates != "on" or device.drained_at is not None:
             return []
         fitting = (offer for offer in self._offers if meets(offer.conditions, device) and _is_fit(offer, device))
@@ -106,7 +108,7 @@ def note_program(session: Session, device: Device, program: Program | None) -> N
 
 
 def note_refusal(session: Session, device: Device, outcome: Outcome) -> None:
-    """The agent has not taken what it was offered."""
+    """Records that the agent has refused the release that it was offered."""
     for update, release in _of_device(session, device):
         if update.state == "given":
             _fail(session, release, update, device, f"{outcome.message} ({outcome.code})")
@@ -164,7 +166,9 @@ def _count(session: Session, release: AgentRelease, state: str | None = None) ->
 
 
 def offer(session: Session, farm: Farm, device: Device) -> Envelope | None:
-    """The signed offer that the device gets in place of work; None: there is none for it. The device is idle."""
+    """Returns the signed offer that the device gets in place of work; None: there is none for it. The device is
+    idle.
+    """
     for candidate in Offered.read(session).candidates(device):
         release = _reserve(session, candidate, device)
         if release is not None:
@@ -183,7 +187,9 @@ def _is_fit(release: Offer, device: Device) -> bool:
 
 
 def _reserve(session: Session, candidate: Offer, device: Device) -> AgentRelease | None:
-    """The release if the device has it already and is not done, or there is room for it: then that is noted."""
+    """Reserves the release for the device if there is room for it, and records that. Returns the release, also if the
+    device has it already and is not done.
+    """
     if Calendar.read(session).hold(device, UPDATE_S) is not None:
         return None
     update = session.get(AgentUpdate, (candidate.id, device.id))
@@ -218,7 +224,7 @@ def _signed(farm: Farm, release: AgentRelease, device: Device) -> Envelope:
 
 
 def offered_release(session: Session, device_id: str, sequence: int) -> AgentRelease:
-    """The release, if the device was given it. Raises: NotFound."""
+    """Returns the release, if the device was given it. Raises: NotFound."""
     query = select(AgentRelease).join(AgentUpdate, AgentUpdate.release_id == AgentRelease.id)
     offered = query.where(AgentUpdate.device_id == device_id, AgentRelease.sequence == sequence)
     release = session.scalar(offered.where(AgentUpdate.state != "failed"))

@@ -74,7 +74,7 @@ def _checked(names: Collection[str], version: Any, python: Any, protocol: Any) -
 
 
 def _constant(archive: zipfile.ZipFile, member: str, name: str) -> Any:
-    """The value of a plain assignment at the top of a module. Raises: KeyError, ValueError, SyntaxError."""
+    """Returns the value of a plain assignment at the top of a module. Raises: KeyError, ValueError, SyntaxError."""
     if archive.getinfo(member).file_size > MOST_MEMBER_BYTES:
         raise ValueError(f"{member} is too long")
     for line in ast.parse(archive.read(member)).body:
@@ -92,18 +92,18 @@ UPDATING = ("on", "trial")
 
 
 def take_in(storage: Storage, data: bytes) -> tuple[AgentFile, StoredFile]:
-    """Keep an agent's file, once it is known to be one. Raises: Invalid."""
+    """Checks that the data is an agent's file, then stores it. Raises: Invalid."""
     agent = read_agent(data)
     return agent, storage.put(io.BytesIO(data), limit_bytes=MOST_AGENT_BYTES)
 
 
 def publish_own(session: Session, storage: Storage, request: ReleaseCreate) -> AgentRelease:
-    """The agent of the farm's own sources. Raises: Invalid."""
+    """Publishes the agent of the farm's sources. Raises: Invalid."""
     return publish(session, *take_in(storage, agent_file()), request)
 
 
 def publish_again(session: Session, request: ReleaseCreate) -> AgentRelease:
-    """A file of an earlier release. Raises: NotFound, Invalid."""
+    """Publishes the file of an earlier release. Raises: NotFound, Invalid."""
     query = select(AgentRelease).where(AgentRelease.digest == request.digest).limit(1)
     earlier = session.scalar(query)
     if earlier is None:
@@ -114,7 +114,7 @@ def publish_again(session: Session, request: ReleaseCreate) -> AgentRelease:
 
 
 def publish(session: Session, agent: AgentFile, stored: StoredFile, request: ReleaseCreate) -> AgentRelease:
-    """A new release, with a number above all before. Raises: Invalid (a condition that is none).
+    """Publishes a release, with a number above all before. Raises: Invalid (a condition that is none).
 
     The number is at least the time, so a farm that was restored from an old backup does not give one twice.
     """
@@ -151,7 +151,7 @@ def _most_devices(session: Session, release: AgentRelease, stage: Stage) -> int 
 
 
 def find(session: Session, release_id: str) -> AgentRelease:
-    """The release, held. Raises: NotFound."""
+    """Returns the release, held. Raises: NotFound."""
     release = session.scalar(select(AgentRelease).where(AgentRelease.id == release_id).with_for_update())
     if release is None:
         raise NotFound("release.unknown", f"no release {release_id!r:.60}", hint="GET /agent-releases lists them")
@@ -159,7 +159,7 @@ def find(session: Session, release_id: str) -> AgentRelease:
 
 
 def widen(session: Session, release_id: str, stage: Stage) -> AgentRelease:
-    """Let more devices have it. Raises: NotFound, Conflict (halted), Invalid (fewer than now)."""
+    """Offers the release to more devices. Raises: NotFound, Conflict (halted), Invalid (fewer than now)."""
     release = find(session, release_id)
     if release.state == "halted":
         hint = "publish the file again (POST /agent-releases with its digest): boards that failed try anew"
@@ -178,7 +178,7 @@ def widen(session: Session, release_id: str, stage: Stage) -> AgentRelease:
 
 
 def halt(session: Session, release: AgentRelease, reason: str) -> None:
-    """Offer it to no more devices; what has it keeps it."""
+    """Halts a release: it is offered to no more devices, and those that have it keep it."""
     if release.state == "halted":
         return
     release.state, release.halted_at = "halted", time.time()
@@ -186,7 +186,9 @@ def halt(session: Session, release: AgentRelease, reason: str) -> None:
 
 
 def halted(session: Session) -> Sequence[AgentRelease]:
-    """The newest release if it has halted, to home's operators: nobody else can do anything about it."""
+    """Returns the newest release if it has halted, to operators of the farm's organisation: nobody else can do anything
+    about it.
+    """
     if organisation_of(session) != HOME:
         return ()
     newest = session.scalar(select(AgentRelease).order_by(AgentRelease.sequence.desc()).limit(1))
@@ -194,12 +196,12 @@ def halted(session: Session) -> Sequence[AgentRelease]:
 
 
 def listed(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequence[AgentRelease], str | None]:
-    """A page of releases, the newest first."""
+    """Returns a page of releases, the newest first."""
     return newest_first(session, select(AgentRelease), AgentRelease.id, limit=limit, cursor=cursor)
 
 
 def counts(session: Session, release: AgentRelease) -> dict[str, int]:
-    """Devices by what came of it."""
+    """Returns the number of devices by the outcome of the release."""
     query = select(AgentUpdate.state, func.count()).where(AgentUpdate.release_id == release.id)
     rows = session.execute(query.group_by(AgentUpdate.state)).all()
     return {"given": 0, "done": 0, "failed": 0} | {state: count for state, count in rows}  # noqa: C416
@@ -212,7 +214,7 @@ def view(session: Session, release: AgentRelease) -> ReleaseView:
 
 
 def detail(session: Session, release: AgentRelease) -> ReleaseDetail:
-    """With the devices that the session's organisation may see."""
+    """Returns a release in detail, with the devices that the session's organisation may see."""
     query = (
         select(AgentUpdate, Device.name)
         .join(Device, Device.id == AgentUpdate.device_id)

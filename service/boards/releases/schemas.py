@@ -13,7 +13,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000, description="So many devices")]
 
 
 class Stage(RequestBody):
-    """How far a release goes for now; neither: to all."""
+    """How far a release goes for now: to a share or a number of devices; if neither is given, to all."""
 
     share: Share | None = None
     count: Count | None = None
@@ -56,7 +56,7 @@ class ReleaseView(View):
     state: Literal["offered", "halted"]
     share: float | None
     most_devices: int | None
-    """So many may have it now; null: all."""
+    """Most devices that may have it now; null: all."""
     most_failures: int | None
     halt_reason: str
     halted_at: Timestamp | None

@@ -18,7 +18,7 @@ NARROW_WIDTH = 340.0
 
 
 def for_screens(draw: Callable[[float], Markup], wide: float = HALF_WIDTH) -> Markup:
-    """The chart at its wide and at its narrow width."""
+    """Returns the chart at its wide and at its narrow width."""
     return Markup("").join(
         (
             svg.element("div", {"class": "on-wide"}, draw(wide)),

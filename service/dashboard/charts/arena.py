@@ -33,7 +33,7 @@ class ArenaPlan:
 
 
 def live_bytes(plan: ArenaPlan) -> tuple[int, ...]:
-    """Bytes in use at each kernel call: the sum of the values that live then."""
+    """Returns the bytes in use at each kernel call: the sum of the values that live then."""
     calls = len(plan.phases)
     change = [0] * (calls + 1)
     for value in plan.values:
@@ -47,7 +47,7 @@ def live_bytes(plan: ArenaPlan) -> tuple[int, ...]:
 
 
 def arena_picture(plan: ArenaPlan, width: float, height: float = 340.0) -> Markup:
-    """Kernel calls from left to right, bytes from bottom to top, the phases marked above."""
+    """Draws kernel calls from left to right and bytes from bottom to top, with the phases marked above."""
     frame = Frame(width, height, top=42)
     unit, divisor = ("MiB", 1 << 20) if plan.arena_bytes >= 1 << 20 else ("KiB", 1 << 10)
     x = Scale(0, max(len(plan.phases), 1), *frame.x_range)
@@ -64,7 +64,7 @@ def arena_picture(plan: ArenaPlan, width: float, height: float = 340.0) -> Marku
 
 
 def stretches(phases: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
-    """Runs of equal phase as (phase, first call, call after the last)."""
+    """Returns stretches of equal phase as (phase, first call, call after the last)."""
     segments: list[tuple[str, int, int]] = []
     for index, phase in enumerate(phases):
         if segments and segments[-1][0] == phase:

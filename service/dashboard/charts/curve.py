@@ -69,7 +69,7 @@ def _validation_marks(validations: Sequence[tuple[int, float]], x: Scale, y: Sca
 
 
 def smoothed(losses: Sequence[float | None], places: Sequence[int]) -> list[float | None]:
-    """The mean over a 24th of the run on each side, at the steps `places`; None where the step itself is."""
+    """Returns the mean over a 24th of the run on each side, at the steps `places`; None where the step itself is."""
     reach = max(1, len(losses) // WINDOW_PARTS)
     finite = [value for value in losses if value is not None]
     counts = [0, *itertools.accumulate(value is not None for value in losses)]
@@ -81,7 +81,7 @@ def smoothed(losses: Sequence[float | None], places: Sequence[int]) -> list[floa
 
 
 def _drawn(count: int) -> list[int]:
-    """The steps that are drawn: at most `MAX_POINTS`, and the last."""
+    """Returns the steps that are drawn: at most `MAX_POINTS`, and the last."""
     stride = -(-count // MAX_POINTS) if count else 1
     return sorted({*range(0, count, stride), count - 1} - {-1})
 

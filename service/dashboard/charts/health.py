@@ -26,7 +26,9 @@ class StateSeries:
 
 
 def state_plot(series: StateSeries, width: float, height: float = 150.0, *, lasted_s: float | None = None) -> Markup:
-    """A line over seconds, the axis fitted to the values; `lasted_s`: where time ends, if not with the last value."""
+    """Draws a line over seconds, the axis fitted to the values. `lasted_s`: where time ends, if not with the last
+    value.
+    """
     frame = Frame(width, height, left=46, bottom=38)
     stride = -(-len(series.points) // MAX_POINTS) or 1
     points = series.points[::stride]
@@ -54,7 +56,9 @@ class AttemptMark:
 
 
 def attempt_strip(marks: Sequence[AttemptMark], width: float) -> Markup:
-    """Oldest to newest: full bars succeeded, crossed short ones failed, hollow ones ended otherwise."""
+    """Draws the attempts from oldest to newest: full bars succeeded, crossed short ones failed, hollow ones ended
+    otherwise.
+    """
     pitch = min(16.0, width / max(len(marks), 1))
     bars = [_attempt(mark, index * pitch, max(pitch - 4, 2)) for index, mark in enumerate(marks)]
     good = sum(1 for mark in marks if mark.tone == "good")

@@ -1,4 +1,4 @@
-"""How hot a device was over days: a line that breaks where nothing was told."""
+"""A device's temperature over days: a line that breaks where no value was reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNIT = "\N{DEGREE SIGN}C"
 
 
 def heat_plot(points: Sequence[tuple[float, float]], width: float, height: float = 190.0) -> Markup:
-    """`points`: (seconds since 1970, degrees Celsius), at least two."""
+    """Draws the temperature. `points`: (seconds since 1970, degrees Celsius), at least two."""
     frame = Frame(width, height)
     first, last = points[0][0], points[-1][0]
     x = Scale(0.0, (last - first) / DAY_S, *frame.x_range)
@@ -33,7 +33,7 @@ def heat_plot(points: Sequence[tuple[float, float]], width: float, height: float
 
 
 def stretches(points: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    """Points that follow each other without a gap."""
+    """Returns the stretches of points that follow each other without a gap."""
     segments = [list(points[:1])] if points else []
     for before, point in pairwise(points):
         if point[0] - before[0] > GAP_S:

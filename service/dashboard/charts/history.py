@@ -37,7 +37,7 @@ class HistoryChange:
 def history_plot(
     points: Sequence[HistoryPoint], changes: Sequence[HistoryChange], width: float, height: float = 190.0
 ) -> Markup:
-    """A dot for each run (hollow: not judged) over days, a line where the times changed."""
+    """Draws a dot for each run (hollow: not judged) over days, and a line where the times changed."""
     frame = Frame(width, height)
     first = points[0].at
     days = [(point.at - first) / DAY_S for point in points]

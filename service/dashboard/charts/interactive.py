@@ -34,7 +34,7 @@ class Line:
     only: tuple[str, str] | None = None
     """(column, value): the rows that it shows."""
     factor: float = 1.0
-    """From the table's unit to the chart's."""
+    """Factor from the table's unit to the chart's."""
     is_dashed: bool = False
     is_smoothed: bool = False
     """Drawn beside its running mean, whose reach the reader chooses."""
@@ -66,9 +66,11 @@ class Chart:
     has_tools: bool = True
     """Buttons to zoom; of several that share their zoom one has them. Keys work in each."""
     range_x: Point | None = None
-    """Where x begins and ends before anybody zooms; None: where the data do."""
+    """Range of x before anybody zooms; None: the range of the data."""
     range_y: Point | None = None
-    """The same of y: one point that lies far off would press all others flat."""
+    """Range of y before anybody zooms; None: the range of the data. A single point far away would flatten all
+    others.
+    """
 
     @property
     def text(self) -> str:

@@ -25,7 +25,7 @@ class Interval:
 
 
 def interval_plot(intervals: Sequence[Interval], width: float) -> Markup:
-    """A dot at each median, a bar over its interval, the figure beside it."""
+    """Draws a dot at each median, a bar over its interval, and the figure beside it."""
     frame = Frame(width, 46 + ROW_HEIGHT * len(intervals), left=30, right=30, top=8, bottom=38)
     x = nice_scale([value for entry in intervals for value in (entry.low, entry.high)], *frame.x_range, from_zero=True)
     (left, right), (bottom, top) = frame.x_range, frame.y_range

@@ -1,4 +1,6 @@
-"""Where a step's time goes: a bar per phase, and the slowest kernels, each bar linked to its row of the table."""
+"""The time of a step by phase and by kernel: a bar for each phase and for the slowest kernels, each linked to its row
+of the table.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class KernelBar:
 
 
 def phase_totals(bars: Sequence[KernelBar]) -> dict[str, float]:
-    """Microseconds per phase, in the order of a step; phases without kernels are left out."""
+    """Returns the microseconds per phase, in the order of a step; phases without kernels are left out."""
     totals = {phase: sum(bar.us for bar in bars if bar.phase == phase) for phase in PHASES}
     return {phase: total for phase, total in totals.items() if total > 0}
 
@@ -49,7 +51,7 @@ def phase_bar(bars: Sequence[KernelBar], width: float) -> Markup:
 
 
 def kernel_bars(bars: Sequence[KernelBar], width: float) -> Markup:
-    """The `MOST_BARS` slowest kernels, longest first; a bar is a link to the kernel's row."""
+    """Draws the `MOST_BARS` slowest kernels, longest first; a bar is a link to the kernel's row."""
     slowest = sorted(bars, key=lambda bar: -bar.us)[:MOST_BARS]
     longest = slowest[0].us if slowest else 1.0
     label_width = min(230.0, width * 0.38)

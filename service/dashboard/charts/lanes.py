@@ -23,7 +23,7 @@ LETTER_WIDTH = 6.6
 
 
 def lanes(groups: Sequence[LayerGroup], width: float) -> Markup:
-    """The picture; its table says the same in words."""
+    """Draws the picture; its table says the same in words."""
     pitch = (width - LABEL_WIDTH - 2) / max(len(groups), 1)
     parts = _arcs(groups, pitch)
     for number, (label, phase) in enumerate(LANES):

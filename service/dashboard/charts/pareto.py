@@ -40,7 +40,7 @@ class TradeoffPoint:
     bundle: float | None = None
 
     def value(self, axis: Axis) -> float | None:
-        """The coordinate on one axis."""
+        """Returns the coordinate on one axis."""
         coordinate: float | None = getattr(self, axis)
         return coordinate
 
@@ -55,8 +55,9 @@ def tradeoff_plot(
     is_known: bool,
     is_log: bool = False,
 ) -> Markup:
-    """Lower left is better. Points carry the letters of the table's rows. A step line joins those that none dominates
-    where it `is_known` of each pair which is better: else it would go by noise."""
+    """Draws the points on two axes, where lower left is better. Points carry the letters of the table's rows. A step
+    line joins those that none dominates if it `is_known` of each pair which is better: otherwise it would follow noise.
+    """
     placed = [(point, point.value(x_axis), point.value(y_axis)) for point in points]
     plotted = [(point, px, py) for point, px, py in placed if px is not None and py is not None]
     frame = Frame(width, height)
@@ -84,8 +85,9 @@ def _staircase(
 
 
 def front_of(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The corners of a step line through those that are best on these two axes: with a third axis the rest would make
-    the line go back up."""
+    """Returns the corners of a step line through those that are best on these two axes: with a third axis the rest
+    would make the line go back up.
+    """
     corners: list[tuple[float, float]] = []
     best = float("inf")
     for px, py in sorted(points):

@@ -24,7 +24,7 @@ class RoofPoint:
 
 
 def roof_line(low: float, high: float, gflop_per_s: float, gb_per_s: float) -> tuple[tuple[float, float], ...]:
-    """(intensity, GFLOP/s) of the roof from one intensity to another: a slope, then a ceiling."""
+    """Returns (intensity, GFLOP/s) of the roof from one intensity to another: a slope, then a ceiling."""
     ridge = gflop_per_s / gb_per_s
     corner = [(ridge, gflop_per_s)] if low < ridge < high else []
     ends = [(at, min(gflop_per_s, at * gb_per_s)) for at in (low, high)]
@@ -34,7 +34,7 @@ def roof_line(low: float, high: float, gflop_per_s: float, gb_per_s: float) -> t
 def roofline_plot(
     points: Sequence[RoofPoint], gflop_per_s: float, gb_per_s: float, width: float, height: float = 300.0
 ) -> Markup:
-    """Both axes are logarithmic; a dot leads to its kernel's row. Of `points` none is at 0."""
+    """Draws the roofline. Both axes are logarithmic, and a dot links to its kernel's row. None of `points` is at 0."""
     frame = Frame(width, height, left=60)
     x = log_scale([*(point.intensity for point in points), gflop_per_s / gb_per_s], *frame.x_range)
     y = log_scale([*(point.gflop_per_s for point in points), gflop_per_s], *frame.y_range)

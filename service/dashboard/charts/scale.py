@@ -28,7 +28,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self, count: int = 5) -> tuple[float, ...]:
-        """About `count` round values within the range."""
+        """Returns about `count` round values within the range."""
         step = _round_step((self.high - self.low) / max(count, 1))
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
@@ -41,7 +41,7 @@ def _drawable(value: float) -> float:
 
 
 def nice_scale(values: Sequence[float], start: float, end: float, *, from_zero: bool = False, count: int = 5) -> Scale:
-    """A scale whose ends are round numbers around the values; a single value gets room on both sides."""
+    """Returns a scale whose ends are round numbers around the values; a single value gets room on both sides."""
     low, high = (_drawable(min(values)), _drawable(max(values))) if values else (0.0, 1.0)
     if from_zero:
         low = min(low, 0.0)
@@ -71,7 +71,7 @@ class LogScale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self, count: int = 5) -> tuple[float, ...]:
-        """1, 10, 100; with 2 and 5 between them where that leaves about `count`."""
+        """Returns 1, 10, 100; with 2 and 5 between them where that leaves about `count`."""
         first, last = math.floor(math.log10(self.low) - 1e-9), math.ceil(math.log10(self.high) + 1e-9)
         steps = (1, 2, 5) if last - first <= max(1, count // 2) else (1,)
         candidates = [factor * 10.0**power for power in range(first, last + 1) for factor in steps]
@@ -79,7 +79,7 @@ class LogScale:
 
 
 def log_scale(values: Sequence[float], start: float, end: float) -> LogScale:
-    """A logarithmic scale with room around the values, which are above 0."""
+    """Returns a logarithmic scale with room around the values, which are above 0."""
     low, high = (min(values), max(values)) if values else (1.0, 10.0)
     return LogScale(low / 1.4, high * 1.4, start, end)
 
@@ -130,7 +130,7 @@ def axes(
     x_count: int = 6,
     y_count: int = 5,
 ) -> Markup:
-    """Horizontal grid lines, tick labels, the base line and both titles."""
+    """Draws horizontal grid lines, tick labels, the base line and both titles."""
     (left, right), (bottom, top) = frame.x_range, frame.y_range
     parts: list[Markup] = []
     y_ticks = y.ticks(y_count)

@@ -27,7 +27,9 @@ class StepSeries:
 
 
 def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup:
-    """Points over step number. Runs of more than `MAX_POINTS` steps show each stretch's fastest and slowest step."""
+    """Draws points over step number. Runs of more than `MAX_POINTS` steps show each stretch's fastest and slowest
+    step.
+    """
     frame = Frame(width, height, right=width * 0.09 + 34)
     x = Scale(0, max(len(series.step_ms), 1), *frame.x_range)
     y = Scale(*step_range(series), *frame.y_range)
@@ -52,7 +54,7 @@ def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup
 
 
 def step_range(series: StepSeries) -> tuple[float, float]:
-    """Where the axis of times begins and ends, ms: a few slow steps do not press all others flat."""
+    """Returns where the axis of times begins and ends, in ms, so that a few slow steps do not flatten all others."""
     top_ms = _ceiling(series)
     times = [value for value in series.step_ms if value <= top_ms]
     scale = nice_scale([*times, *(series.interval_ms or ())], 0, 1)
@@ -60,7 +62,7 @@ def step_range(series: StepSeries) -> tuple[float, float]:
 
 
 def outliers_above(series: StepSeries) -> int:
-    """How many steps lie above the plot's upper end (drawn on its edge)."""
+    """Returns how many steps lie above the plot's upper end (they are drawn on its edge)."""
     top_ms = _ceiling(series)
     return sum(1 for value in series.step_ms if value > top_ms)
 

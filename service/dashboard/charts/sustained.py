@@ -31,7 +31,9 @@ class SustainedSeries:
 
 
 def sustained_plot(series: SustainedSeries, width: float, height: float = 280.0) -> Markup:
-    """Two lines over minutes; a broken one where it slows down for good, and one where the board first said so."""
+    """Draws two lines over minutes, a broken one where the step slows down for good, and one where the board first
+    reported throttling.
+    """
     frame = Frame(width, height, right=width * 0.05 + 34)
     x = Scale(0, series.lasted_s / 60, *frame.x_range)
     y = Scale(*sustained_range(series), *frame.y_range)
@@ -57,14 +59,14 @@ def sustained_plot(series: SustainedSeries, width: float, height: float = 280.0)
 
 
 def sustained_range(series: SustainedSeries) -> tuple[float, float]:
-    """Where the axis of times begins and ends, ms."""
+    """Returns where the axis of times begins and ends, in ms."""
     top_ms = _ceiling(series)
     scale = nice_scale([ms for _, ms in (*series.median_ms, *series.p90_ms) if ms <= top_ms], 0, 1)
     return scale.low, scale.high
 
 
 def beyond(series: SustainedSeries) -> int:
-    """How many windows have a 90th percentile above the plot's upper end."""
+    """Returns how many windows have a 90th percentile above the plot's upper end."""
     top_ms = _ceiling(series)
     return sum(1 for _, ms in series.p90_ms if ms > top_ms)
 

@@ -12,7 +12,9 @@ Attribute = str | int | float | None
 
 
 def element(tag: str, attributes: Mapping[str, Attribute], *children: str) -> Markup:
-    """`<tag ...>children</tag>`; children that are not Markup are escaped; attributes that are None are left out."""
+    """Returns `<tag ...>children</tag>`. Children that are not Markup are escaped; attributes that are None are left
+    out.
+    """
     body = "".join(map(escaped, children))
     if not body:
         return Markup(f"<{tag}{_attributes(attributes)}/>")
@@ -20,7 +22,7 @@ def element(tag: str, attributes: Mapping[str, Attribute], *children: str) -> Ma
 
 
 def group(class_name: str, *children: str) -> Markup:
-    """A `<g>` with a class."""
+    """Returns a `<g>` with a class."""
     return element("g", {"class": class_name}, *children)
 
 
@@ -30,12 +32,12 @@ def text(x: float, y: float, content: str, class_name: str = "tick", anchor: str
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_name: str) -> Markup:
-    """A straight line."""
+    """Returns a straight line."""
     return element("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "class": class_name})
 
 
 def rectangle(x: float, y: float, width: float, height: float, class_name: str, title: str = "") -> Markup:
-    """A rectangle; `title` is what a pointer shows."""
+    """Returns a rectangle; `title` is what a pointer shows."""
     attributes: dict[str, Attribute] = {
         "x": x,
         "y": y,
@@ -47,19 +49,19 @@ def rectangle(x: float, y: float, width: float, height: float, class_name: str, 
 
 
 def circle(x: float, y: float, radius: float, class_name: str, title: str = "") -> Markup:
-    """A circle; `title` is what a pointer shows."""
+    """Returns a circle; `title` is what a pointer shows."""
     attributes: dict[str, Attribute] = {"cx": x, "cy": y, "r": radius, "class": class_name}
     return element("circle", attributes, *([element("title", {}, title)] if title else []))
 
 
 def path(points: Iterable[tuple[float, float]], class_name: str, *, close: bool = False) -> Markup:
-    """A polyline through the points."""
+    """Returns a polyline through the points."""
     steps = " ".join(f"{'M' if i == 0 else 'L'}{_number(x)} {_number(y)}" for i, (x, y) in enumerate(points))
     return element("path", {"d": steps + (" Z" if close else ""), "class": class_name})
 
 
 def link(href: str, label: str, *children: str) -> Markup:
-    """A link around shapes; `label` names it: it is what a pointer is shown, and what those hear who do not see it.
+    """Returns a link around shapes; `label` names it, for pointers and for screen readers.
 
     No `aria-label`: such a name must hold the words that are drawn, which may be cut short.
     """
@@ -69,7 +71,9 @@ def link(href: str, label: str, *children: str) -> Markup:
 def picture(
     width: float, height: float, title: str, class_name: str, *children: str, interactive: bool = False
 ) -> Markup:
-    """The `<svg>` itself, named by `title`; `interactive` keeps its links reachable for assistive technology."""
+    """Returns the `<svg>` itself, named by `title`; `interactive` keeps its links reachable for assistive
+    technology.
+    """
     attributes: dict[str, Attribute] = {
         "xmlns": "http://www.w3.org/2000/svg",
         "viewBox": f"0 0 {_number(width)} {_number(height)}",

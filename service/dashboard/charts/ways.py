@@ -25,7 +25,9 @@ class WayPoint:
 
 
 def ways_plot(ways: Sequence[WayPoint], width: float, height: float = 240.0) -> Markup:
-    """Lower left is better: a line joins what nothing beats. The way that was taken is the full mark."""
+    """Draws the ways, where lower left is better: a line joins those that no other beats. The full mark is the way that
+    was chosen.
+    """
     frame = Frame(width, height)
     x = nice_scale([way.needed_bytes / MIB for way in ways], *frame.x_range, from_zero=True)
     y = nice_scale([1.0, *(way.flops_ratio for way in ways)], *frame.y_range)
@@ -39,7 +41,7 @@ def ways_plot(ways: Sequence[WayPoint], width: float, height: float = 240.0) -> 
 
 
 def worthwhile(ways: Sequence[WayPoint]) -> list[WayPoint]:
-    """Those that no other beats in both, by falling memory."""
+    """Returns the ways that no other beats on both axes, by falling memory."""
     front: list[WayPoint] = []
     for way in sorted(ways, key=lambda way: (way.needed_bytes, way.flops_ratio)):
         if not front or way.flops_ratio < front[-1].flops_ratio:

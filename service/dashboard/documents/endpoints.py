@@ -13,5 +13,5 @@ router = APIRouter(tags=["schemas"])
 
 @router.get("/schemas/{name}")
 def show_schema(name: Literal["plan", "spec"]) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a plan or a spec."""
+    """Returns the JSON Schema (2020-12) of a plan or a spec."""
     return published_schema(name)

@@ -20,13 +20,13 @@ _NAMED_BY_CONTENT = re.compile(r"(?:moved|picture)-[0-9a-f]{12}\.\w+$")
 
 @router.get("/docs", response_class=RedirectResponse, status_code=307)
 def front_page() -> str:
-    """The site's addresses are relative to this one."""
+    """Leads to the site's first page: the site's addresses are relative to this one."""
     return "/docs/"
 
 
 @router.get("/docs/{path:path}")
 async def page(path: str, request: Request) -> Response:
-    """A file of the site, with its entity tag: a browser that has it already is told so.
+    """Returns a file of the site, with its entity tag: a browser that already has it gets 304.
 
     Raises: NotFound for what the site does not have, links and paths that lead out of it among it.
     """
@@ -46,6 +46,8 @@ async def page(path: str, request: Request) -> Response:
 
 
 def _caching(path: str, query: str) -> str:
-    """For ever what a new content gives a new address; the rest is asked for again each time, by its tag."""
+    """Returns how a browser may cache the path: for ever if new content gets a new address; the rest is asked for again
+    each time, by its tag.
+    """
     is_named = _NAMED_BY_CONTENT.search(path) or query.startswith("v=")
     return f"public, max-age={YEAR_S}, immutable" if is_named else "no-cache"

@@ -92,7 +92,9 @@ class ApiPage:
 
 
 def api_page(described: Mapping[str, Any], farm: str, permissions: Permissions) -> ApiPage:
-    """`described`: the OpenAPI document; `farm`: the address under which people reach it."""
+    """Returns the page that describes the API. `described`: the OpenAPI document; `farm`: the address under which
+    people reach it.
+    """
     reader = _Reader(described.get("components", {}).get("schemas", {}), farm.rstrip("/"), permissions)
     groups: dict[str, list[Endpoint]] = {}
     for path, methods in described["paths"].items():
@@ -137,7 +139,7 @@ class _Reader:
         )
 
     def documents(self) -> Iterator[Document]:
-        """Those that answers name, and those that these hold."""
+        """Yields the documents that answers name, and those that these contain."""
         done: set[str] = set()
         while remaining := [name for name in self.wanted if name not in done]:
             for name in remaining:
@@ -147,8 +149,9 @@ class _Reader:
                 yield Document(document_id(name), name, message, tuple(self.members(schema, deepest=0)))
 
     def members(self, schema: Mapping[str, Any], depth: int = 0, deepest: int = DEEPEST) -> Iterator[Member]:
-        """The fields of a body or document, those of its parts after each, as deep as `deepest`; a list's are its
-        items'. Parts that lie deeper are documents of their own."""
+        """Yields the fields of a body or document, with those of its parts after each, as deep as `deepest`; a list's
+        are its items'. Parts that lie deeper are documents of their own.
+        """
         whole = self._resolved(schema)
         required = whole.get("required", ())
         for name, property_schema in whole.get("properties", {}).items():
@@ -161,7 +164,7 @@ class _Reader:
                 self.wanted.setdefault(inner)
 
     def kind(self, schema: Mapping[str, Any]) -> str:
-        """A type in words: `integer, 1 to 200`, `list of JobView`."""
+        """Returns a type in words: `integer, 1 to 200`, `list of JobView`."""
         if "$ref" in schema:
             return _referred(schema)
         choices = [
@@ -205,7 +208,7 @@ class _Reader:
                 )
 
     def _part(self, schema: Mapping[str, Any]) -> str:
-        """The name of the schema that a field is, or is a list of."""
+        """Returns the name of the schema that a field is, or is a list of."""
         parts = [schema, schema.get("items", {}), *schema.get("anyOf", ()), *schema.get("oneOf", ())]
         parts += [part["items"] for part in parts if isinstance(part.get("items"), Mapping)]
         named = (_referred(part) for part in parts if "$ref" in part)
@@ -236,7 +239,7 @@ _TO_ID = str.maketrans({"/": "-", "{": "", "}": "", ".": "-", "_": "-"})
 
 
 def document_id(name: str) -> str:
-    """The anchor of a document."""
+    """Returns the anchor of a document."""
     return f"doc-{name.lower().strip('_').replace('_', '-')}"
 
 
@@ -245,7 +248,7 @@ def _referred(schema: Mapping[str, Any]) -> str:
 
 
 def _with_names(path: str) -> str:
-    """`/jobs/{job_id}` as a shell fills it in: `/jobs/$JOB_ID`."""
+    """Writes `/jobs/{job_id}` as a shell fills it in: `/jobs/$JOB_ID`."""
     parts = path.split("/")
     return "/".join(f"${part.strip('{}').upper()}" if part.startswith("{") else part for part in parts)
 

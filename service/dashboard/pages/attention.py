@@ -67,7 +67,9 @@ LOOKED_AT = frozenset(
     )
 )
 NEARLY_FULL = 3.0
-"""So many times the reserve at which the farm takes nothing any more."""
+"""Multiple of the disk reserve below which a disk counts as nearly full; below the reserve the farm accepts nothing
+more.
+"""
 DO: dict[str, str] = {
     "model": "change the model or its plan: each job says where",
     "compiler": "a defect of the compiler: send its report to whoever runs the farm",
@@ -81,13 +83,17 @@ DO: dict[str, str] = {
 
 
 def concerns_lately(session: Session, farm: Farm, devices: Sequence[DeviceFacts]) -> tuple[Concern, ...]:
-    """As `concerns`, as of a second ago at most: a page that many have open looks once for all of them."""
+    """Returns the same as `concerns`, at most a second old, so that a page that many people have open looks once for
+    all of them.
+    """
     key = ("concerns", organisation_of(session), visitors.current().scopes)
     return recalled(session, key, LOOKED_AT, lambda: concerns(session, farm, devices))
 
 
 def concerns(session: Session, farm: Farm, devices: Sequence[DeviceFacts]) -> tuple[Concern, ...]:
-    """Those of the visitor's organisation, and of the farm if it is the farm's own; the worst first."""
+    """Returns the concerns of the visitor's organisation, and the farm's if that organisation runs the farm; the worst
+    first.
+    """
     settings = farm.settings
     looks: tuple[Callable[[], Sequence[Concern]], ...] = (
         lambda: _disks(session, settings),
@@ -147,7 +153,7 @@ def _offline(session: Session, devices: Sequence[DeviceFacts]) -> Sequence[Conce
 
 
 def _unconfirmed(session: Session) -> Sequence[Concern]:
-    """After a restore, those that nobody has let in again; also to a tenant, whose own they are."""
+    """Returns what nobody has confirmed since a restore: API keys, devices and webhooks. Tenants see theirs too."""
     if not visitors.current().may("operate"):
         return ()
     kinds: tuple[tuple[str, str, type[Any], ColumnElement[bool]], ...] = (
@@ -308,7 +314,7 @@ def _failed(session: Session, kind: type[Run | Job], noun: str, page: str) -> Se
 
 
 def _by_cause(session: Session, kind: type[Run | Job]) -> list[tuple[str, str, int, str]]:
-    """(cause, code, how many, the newest one's id) of the last day, the most frequent first."""
+    """Returns (cause, code, how many, the newest one's id) for the last day, the most frequent first."""
     ours = [kind.state == "failed", kind.created_at > time.time() - LATELY_S]
     if kind is Run:
         ours.append(Run.is_canary.is_(False))
@@ -349,7 +355,7 @@ just did",
 
 
 def _tokens(session: Session) -> Sequence[Concern]:
-    """Those that were not used, and ran out within the last day: a board that never came."""
+    """Returns a concern about enrolment tokens that expired unused within the last day: their boards never enrolled."""
     if not visitors.current().may("operate"):
         return ()
     now = time.time()

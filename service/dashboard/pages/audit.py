@@ -1,4 +1,4 @@
-"""Who did what in the organisation."""
+"""The audit page: who did what in the organisation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def audit_page(session: Session, chosen: AuditFilter, before: str) -> Listing:
 
 
 def audit_file(database: Database, chosen: AuditFilter) -> WholeTable:
-    """Every entry that the filter takes."""
+    """Returns every entry that matches the filter."""
     rows: Iterable[Row] = map(_row, service.everything(database, chosen))
     return WholeTable("audit", COLUMNS, rows)
 

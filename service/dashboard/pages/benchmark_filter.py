@@ -1,4 +1,6 @@
-"""Which measurements the page of benchmarks shows: what lists of runs filter by, and what explains a number."""
+"""The filter of the benchmarks page: the fields by which lists of runs are filtered, and those that explain a
+number.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ Entry = TypeVar("Entry", RunFacts, Measured)
 AGES = (("1", "the last day"), ("7", "the last 7 days"), ("30", "the last 30 days"), ("365", "the last year"))
 SYNTHETIC = "synthetic"
 NEWEST_JOBS = 500
-"""That tell which versions of the compiler there were."""
+"""Number of newest jobs whose compiler versions are offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class BenchmarkFilter(RunFilter):
     precision: str = ""
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """Over `Run` joined with the `Holding` of its bundle."""
+        """Returns the conditions on `Run` joined with the `Holding` of its bundle."""
         conditions = RunFilter.conditions(self)
         if self.days in dict(AGES):
             conditions.append(Run.created_at >= time.time() - float(self.days) * DAY_S)
@@ -63,13 +65,13 @@ def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
 
 
 def of_precision(chosen: RunFilter, entries: Sequence[Entry]) -> list[Entry]:
-    """Those that compute with what is chosen."""
+    """Returns the entries that compute with the chosen precision."""
     precision = chosen.precision if isinstance(chosen, BenchmarkFilter) else ""
     return [entry for entry in entries if precision in ("", entry.precision)]
 
 
 def filters(session: Session, chosen: RunFilter, precisions: Collection[str]) -> tuple[Filter, ...]:
-    """The form. `precisions`: those that what was measured computes with."""
+    """Returns the form. `precisions`: those of what was measured."""
     selection = chosen if isinstance(chosen, BenchmarkFilter) else BenchmarkFilter()
     days, compiler, data = selection.days, selection.compiler, selection.data
     options = sorted({*precisions, selection.precision} - {""})
@@ -83,7 +85,7 @@ def filters(session: Session, chosen: RunFilter, precisions: Collection[str]) ->
 
 
 def _compilers(session: Session) -> tuple[tuple[str, str], ...]:
-    """(version, its digits and when it was new here) of the newest jobs, the newest version first."""
+    """Returns (version, its digits and when it was new here) of the newest jobs, the newest version first."""
     newest = (
         select(Job.compiler_version, Job.created_at)
         .where(Job.bundle_digest.is_not(None))
@@ -101,7 +103,9 @@ def _compilers(session: Session) -> tuple[tuple[str, str], ...]:
 
 
 def _datasets(session: Session) -> tuple[tuple[str, str], ...]:
-    """By name; of several that are called the same, each with its digest."""
+    """Returns (digest, label) of the data sets by name. Where several have the same name, each label includes the
+    digest.
+    """
     query = select(Holding.digest, Holding.name).where(Holding.kind == "dataset").order_by(Holding.name)
     rows = [(digest, name) for digest, name in session.execute(query.limit(200))]
     counts = Counter(name for _, name in rows)

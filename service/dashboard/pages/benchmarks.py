@@ -83,7 +83,7 @@ class Group:
     figure: Figure | None
     ranked_by: tuple[Axis, ...]
     fronts: tuple[Figure, ...] = ()
-    """On each device alone, over the axes that are chosen."""
+    """Fronts of each device alone, over the chosen axes."""
     unranked: tuple[str, ...] = ()
     """Why rows have no rank by time, and which."""
 
@@ -95,7 +95,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarksPage:
-    """Every group, the filters, and what is hidden."""
+    """The page's groups and filters, and what is hidden."""
 
     groups: tuple[Group, ...]
     filters: tuple[Filter, ...]
@@ -112,7 +112,7 @@ class BenchmarksPage:
 def benchmarks_page(
     session: Session, chosen: RunFilter, *, all_verdicts: bool, sort: str, axes: Axes = USUAL_AXES
 ) -> BenchmarksPage:
-    """Measured runs, grouped with their like."""
+    """Returns the page of measured runs, grouped with their like."""
     measurements = measured(session, chosen)
     precisions = {entry.precision for entry in measurements}
     measurements = of_precision(chosen, measurements)
@@ -136,7 +136,7 @@ def benchmarks_page(
 
 
 def known_of(session: Session, facts: Sequence[RunFacts]) -> Variations:
-    """How the devices vary whose runs may be ranked by time. `facts`: with their reports."""
+    """Returns how the times vary on those devices whose runs may be ranked by time. `facts` come with their reports."""
     devices = {run.device_id for run in facts if run.device_id and run.timing_means_something and run.has_interval}
     return variations(session, sorted(devices), judged=[run.id for run in facts]) if devices else {}
 
@@ -148,12 +148,12 @@ def ranked_groups(
     sort: str,
     axes: Axes = USUAL_AXES,
 ) -> tuple[Group, ...]:
-    """Each group with its like. `variations`: how devices vary; `axes`: of its fronts."""
+    """Groups runs with their like and ranks each group. `variations`: how devices vary; `axes`: those of the fronts."""
     return tuple(_group(n, like, variations, counted, sort, axes) for n, like in enumerate(grouped(facts), start=1))
 
 
 def benchmark_table(groups: Sequence[Group]) -> Table:
-    """Every group's rows in one table, for CSV and JSON."""
+    """Returns every group's rows in one table, for CSV and JSON."""
     leading = (Column("model", "Model"), Column("measurement_class", "Class", "class"), Column("run", "Run"))
     columns = (*leading, Column("mode", "Mode"), Column("batch", "Batch", "number"), *COLUMNS)
     return table("benchmarks", "Benchmarks", columns, [row for group in groups for row in group.table.rows])
@@ -177,7 +177,7 @@ def likeness(entry: RunFacts | Measured) -> tuple[object, ...]:
 
 
 def newest_of_each(entries: Sequence[Line]) -> tuple[list[Line], Counter[tuple[object, ...]]]:
-    """The newest run of each configuration (given newest first), and how many runs each has."""
+    """Returns the newest run of each configuration (given newest first), and how many runs each has."""
     newest: dict[tuple[object, ...], Line] = {}
     for entry in entries:
         newest.setdefault(configuration(entry), entry)
@@ -186,7 +186,7 @@ def newest_of_each(entries: Sequence[Line]) -> tuple[list[Line], Counter[tuple[o
 
 
 def _counted(entries: Iterable[tuple[Key, RunFacts | Measured]]) -> Counter[Key]:
-    """Runs, by key."""
+    """Groups runs by key."""
     counts: Counter[Key] = Counter()
     for key, entry in entries:
         counts[key] += entry.runs if isinstance(entry, Measured) else 1
@@ -194,7 +194,7 @@ def _counted(entries: Iterable[tuple[Key, RunFacts | Measured]]) -> Counter[Key]
 
 
 def grouped(facts: Sequence[RunFacts]) -> list[list[RunFacts]]:
-    """Runs by likeness: real boards first, then by model."""
+    """Groups runs by likeness: real boards first, then by model."""
     groups: dict[tuple[object, ...], list[RunFacts]] = {}
     for entry in facts:
         groups.setdefault(likeness(entry), []).append(entry)
@@ -211,7 +211,7 @@ def grouped(facts: Sequence[RunFacts]) -> list[list[RunFacts]]:
 
 
 def ranked_axes(like: Sequence[RunFacts]) -> tuple[Axis, ...]:
-    """The axes that every run of the group has; never latency where time means nothing, or has no interval."""
+    """Returns the axes that every run of the group has; never latency where time means nothing or has no interval."""
     axes: list[Axis] = []
     if all(entry.timing_means_something and entry.has_interval for entry in like):
         axes.append("latency")
@@ -225,8 +225,9 @@ def ranked_axes(like: Sequence[RunFacts]) -> tuple[Axis, ...]:
 def tradeoff_points(
     like: Sequence[RunFacts], axes: Sequence[Axis], standings: Sequence[Standing | None]
 ) -> tuple[TradeoffPoint, ...]:
-    """The group's runs with their coordinates, and whether another run dominates each on `axes`: in time, where it is
-    likely faster."""
+    """Returns the group's runs with their coordinates, and whether another run dominates each on `axes`: in time, where
+    it is likely faster.
+    """
     points = [
         TradeoffPoint(
             letter=_letters(place),
@@ -250,7 +251,7 @@ def tradeoff_points(
 
 
 def _letters(place: int) -> str:
-    """A to Z, AA, AB: no numbers, which would look like ranks."""
+    """Returns A to Z, AA, AB: no numbers, which would look like ranks."""
     more, last = divmod(place, 26)
     return (_letters(more - 1) if more else "") + chr(ord("A") + last)
 
@@ -296,7 +297,7 @@ def _group(
 
 
 def _unranked(like: Sequence[RunFacts], reasons: Sequence[str]) -> tuple[str, ...]:
-    """Each reason once, with those of whom it holds, unless it holds of all."""
+    """Returns each reason once, with the runs to which it applies unless it applies to all."""
     names_by_reason: dict[str, list[str]] = {}
     for entry, reason in zip(like, reasons, strict=True):
         if reason:
@@ -308,7 +309,7 @@ def _unranked(like: Sequence[RunFacts], reasons: Sequence[str]) -> tuple[str, ..
 
 
 def _order(entry: RunFacts, rank: Rank | None) -> tuple[float, float, float, str]:
-    """By rank; among those that share one, by what is planned and not measured."""
+    """Returns the key to sort by: the rank, and among equal ranks what is planned and not measured."""
     best, worst = (rank.best, rank.worst) if rank else (math.inf, math.inf)
     return best, worst, float(entry.arena_bytes or 0), entry.plan_name
 

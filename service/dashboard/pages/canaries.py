@@ -37,7 +37,7 @@ CHANGE_COLUMNS = (
     Column("acknowledgement", "Acknowledged", wrap=True),
 )
 SHOWN_RUNS = 15
-"""In the table below a chart, which has all of them; so has the API."""
+"""Most runs in the table below a chart; the chart has all of them, and so has the API."""
 LEGEND = (("history-dot", "valid"), ("history-hollow", "not judged"), ("change-line", "its times changed"))
 
 
@@ -48,7 +48,7 @@ class CanaryPart:
     figures: tuple[Figure, ...]
     """Figures, one for each canary, the newest first."""
     changes: Table
-    """Where the times changed."""
+    """Changes of the times."""
 
 
 def canary_part(session: Session, device_id: str) -> CanaryPart:

@@ -49,7 +49,9 @@ WORDS = (
 
 
 def kernel_differences(runs: Sequence[RunFacts]) -> Table | None:
-    """A row for each kernel, the largest difference first; None unless two runs or more have times by kernel."""
+    """Returns a table with a row for each kernel, the largest difference first; None unless two runs or more have times
+    by kernel.
+    """
     times = [_times(run.report.kernels if run.report else ()) for run in runs]
     if sum(1 for run_times in times if run_times) < 2:
         return None
@@ -76,7 +78,7 @@ def kernel_differences(runs: Sequence[RunFacts]) -> Table | None:
 
 
 def shown(table: Table | None) -> Table | None:
-    """As a page has it: the largest differences."""
+    """Returns the table as a page shows it, with the largest differences only."""
     if table is None or len(table.rows) <= MOST_ROWS:
         return table
     caption = f"{table.caption}: the {MOST_ROWS} largest differences of {len(table.rows):,} (the files have all)"
@@ -84,7 +86,7 @@ def shown(table: Table | None) -> Table | None:
 
 
 def _times(kernels: Sequence[KernelTime]) -> Mapping[Key, float]:
-    """Microseconds by kernel; calls of one name and phase together."""
+    """Returns the microseconds by kernel; calls of one name and phase together."""
     totals: dict[Key, float] = {}
     for kernel in kernels:
         key = (kernel.name, kernel.phase)
@@ -110,7 +112,7 @@ def _size(row: Row) -> float:
 
 LEAST, MOST = 2, 4
 UNKNOWN_NOISE = ("p90_ms", "energy_mj", "peak_rss_mib")
-"""Nothing says how these vary from run to run: no difference in them is claimed, and none of them is marked."""
+"""Columns of which nobody knows how they vary from run to run: no difference in them is claimed, and none is marked."""
 PICKABLE = 100
 
 
@@ -193,7 +195,9 @@ class ComparePage:
 
 
 def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
-    """The runs of these ids, in the given order; unknown ids are told. Raises: Invalid for too many."""
+    """Returns the page with the runs of these ids, in the given order, and with the ids that are unknown. Raises:
+    Invalid for too many.
+    """
     distinct = list(dict.fromkeys(run_id for run_id in run_ids if run_id))
     if len(distinct) > MOST:
         raise Invalid(
@@ -224,7 +228,7 @@ def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
 
 
 def kernels_of(runs: Sequence[RunFacts]) -> Table | None:
-    """Kernel by kernel; None where the runs' times are not comparable."""
+    """Compares the runs kernel by kernel; None where their times are not comparable."""
     is_timed = len(runs) >= LEAST and comparable("time", obstacles(runs))
     return kernel_differences(runs) if is_timed else None
 
@@ -308,8 +312,9 @@ def _shown(metric: Metric, value: float | None) -> str:
 def _best(
     metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | None], variations: Variations
 ) -> float | None:
-    """The value that is marked. Noise makes none the best: in time it is a run's that is likely faster than each of the
-    others, and nobody's in what `UNKNOWN_NOISE` names."""
+    """Returns the value that is marked. Noise makes none the best: a time is marked if its run is likely faster than
+    each of the others, and nothing is marked in the columns of `UNKNOWN_NOISE`.
+    """
     present = [value for value in values if value is not None]
     if metric.lower_is_better is None or metric.key in UNKNOWN_NOISE or len(set(present)) < 2:
         return None
@@ -372,7 +377,7 @@ def _loss_figure(runs: Sequence[RunFacts], wide: float) -> Figure | None:
 
 
 def _steps_figure(runs: Sequence[RunFacts]) -> Figure:
-    """Every step of each, of runs whose times are comparable."""
+    """Draws every step of each run, for runs whose times are comparable."""
     measured = [(place, entry) for place, entry in enumerate(runs) if entry.report and entry.report.measurement]
     curves = [Curve(letter(place), _step_ms(entry)) for place, entry in measured]
     lines = [

@@ -39,7 +39,7 @@ def comparison_view(session: Session, run: RunFacts) -> ComparisonView | None:
 
 
 def turns_table(view: ComparisonView) -> Table:
-    """A row for each bundle, in the order in which they were named."""
+    """Returns a table with a row for each bundle, in the order in which they were named."""
     rows = [
         Row(
             {
@@ -61,7 +61,7 @@ def turns_table(view: ComparisonView) -> Table:
 
 
 def turns_figures(view: ComparisonView) -> tuple[KeyFigure, ...]:
-    """How far it went."""
+    """Returns figures that show how far the comparison went."""
     least = "" if view.detectable is None else f"foreseen: {view.detectable:.2%} is found 19 times of 20"
     return (
         KeyFigure("Rounds", fmt.number(view.rounds), "", least),
@@ -70,5 +70,5 @@ def turns_figures(view: ComparisonView) -> tuple[KeyFigure, ...]:
 
 
 def turns_facts(view: ComparisonView) -> tuple[Fact, ...]:
-    """Beside the other conditions."""
+    """Returns the facts shown beside the other conditions."""
     return (Fact("Protocol", view.protocol), Fact("Ended", ENDS[view.ended]))

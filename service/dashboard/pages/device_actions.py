@@ -22,7 +22,7 @@ class Doings:
     """The form that comes back: its box is open."""
 
     def refused(self, form_id: str, typed: Typed, problem: Problem) -> Doings:
-        """With what was typed into that form, and why it was not taken."""
+        """Returns the same with what was typed into that form, and with the reason why it was refused."""
         forms = tuple(form.refused(typed, problem) if form.id == form_id else form for form in self.forms)
         return replace(self, forms=forms, opened=form_id)
 
@@ -31,7 +31,7 @@ NOTHING = Doings()
 
 
 def doings(device: Device, facts: DeviceFacts) -> Doings:
-    """As its state and the visitor's rights allow."""
+    """Returns the actions and forms that the device's state and the visitor's rights allow."""
     if not visitors.current().may("operate") or device.state == "removed":
         return NOTHING
     here, name = addresses.device(device.id), device.name

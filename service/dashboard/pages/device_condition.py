@@ -1,4 +1,4 @@
-"""How a device is, as its agent tells it: the room that it has, and how hot it was over the last week."""
+"""A device's condition as its agent reports it: free space, and the temperature over the last week."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = (
 DAY_S = 86_400.0
 LEAST_POINTS = 2
 SHOWN = 96
-"""In the table below the chart: a day."""
+"""Number of rows in the table below the chart: a day."""
 UNTOLD = "not told: its agent is older than that"
 
 
@@ -55,7 +55,9 @@ def condition_facts(condition: DeviceCondition | None, now: float) -> tuple[Fact
 
 
 def heat_table(points: list[tuple[float, float]]) -> Table:
-    """The hottest of each quarter of an hour, the oldest first; an empty one where nothing was told for longer."""
+    """Returns a table of the hottest value in each quarter of an hour, the oldest first; an empty row where nothing was
+    reported for longer.
+    """
     rows: list[Row] = []
     for stretch in stretches(points):
         readings = [_row(points[0][0], at, heat_c) for at, heat_c in stretch]
@@ -68,7 +70,7 @@ def _row(first: float, at: float, heat_c: float | None) -> Row:
 
 
 def heat_part(session: Session, device: DeviceFacts, condition: DeviceCondition | None) -> HeatPart:
-    """Over the last week, between runs too."""
+    """Returns the part with the device's temperature over the last week, between runs too."""
     points = temperatures(session, device.id)
     if len(points) < LEAST_POINTS:
         return HeatPart(None, _why_none(device, condition, len(points)))

@@ -1,4 +1,4 @@
-"""Which devices to list: by health, class of board and tag."""
+"""The filter of devices: by health, class of board and tag."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class DeviceFilter:
 
     @property
     def query(self) -> tuple[tuple[str, str], ...]:
-        """Those in force."""
+        """Filters in force, as query fields."""
         pairs = (("health", self.health), ("class", self.device_class), ("tag", self.tag))
         return tuple(pair for pair in pairs if pair[1])
 
     def filters(self, every: Sequence[DeviceFacts]) -> tuple[Filter, ...]:
-        """Choices by what there is."""
+        """Returns the choices by what there is."""
         classes = tuple(sorted({device.device_class for device in every}))
         tags = tuple(sorted({tag for device in every for tag in device.tags}))
         return (

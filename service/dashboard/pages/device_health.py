@@ -1,4 +1,4 @@
-"""How a device is: what its isolation enforces, what its sensors said, what its canaries took last."""
+"""A device's health: what its isolation enforces, what its sensors reported, and what its canaries took last."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class IsolationPart:
 
 
 def isolation_part(device: DeviceFacts) -> IsolationPart:
-    """Explained for people."""
+    """Explains the device's isolation for people."""
     level = max(0, min(device.isolation_level, len(ISOLATION_LEVELS) - 1))
     more = ISOLATION_PARTS[level + 1 : level + 2]
     return IsolationPart(
@@ -90,7 +90,9 @@ def sensor_table(session: Session, device_id: str) -> Table:
 
 
 def _states(session: Session, run_ids: Collection[str]) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """Samples of the board's state by run. Nothing else leaves the database: a report has thousands of times."""
+    """Returns the samples of the board's state by run. Nothing else leaves the database: a report has thousands of
+    times.
+    """
     query = select(Result.run_id, Result.report["device_states"]).where(Result.run_id.in_(run_ids))
     rows = session.execute(query.where(Result.state == "recorded")) if run_ids else ()
     return {run_id: states for run_id, states in rows if isinstance(states, list)}

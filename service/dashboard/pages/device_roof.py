@@ -21,8 +21,9 @@ NEWEST = 20
 
 
 def seen_roof(session: Session, run: RunFacts) -> SeenRoof | None:
-    """The best of the run and of others of its device with as many threads. None where no kernel both computes and
-    moves bytes. A run that is not valid, or says nothing of a board, is told by itself."""
+    """Returns the best of the run and of others of its device with as many threads; None if no kernel both computes and
+    moves bytes. A run that is not valid, or says nothing about a board, is shown by itself.
+    """
     run_roof = roof_of(run.report.kernels) if run.report else None
     if run_roof is None:
         return None

@@ -88,13 +88,13 @@ TONES = {"succeeded": "good", "failed": "bad", "lost": "bad", "leased": "open", 
 def device_table(
     devices: Sequence[DeviceFacts], caption: str, canaries: Mapping[str, float] = MappingProxyType({})
 ) -> Table:
-    """Devices as rows. `canaries`: what their newest timed canaries took, in microseconds, by their ids."""
+    """Returns a table of devices. `canaries`: what their newest timed canaries took, in microseconds, by their ids."""
     rows = [_row(entry, canaries.get(entry.id)) for entry in devices]
     return table("devices", caption, COLUMNS, rows).hiding_empty("canary_ms", "tags", "updates")
 
 
 def short_table(devices: Sequence[DeviceFacts], caption: str) -> Table:
-    """Without what an overview can do without."""
+    """Returns a table of the devices without the columns that an overview does not need."""
     whole = device_table(devices, caption)
     columns = (
         replace(column, files_only=column.files_only or column.key in LEFT_OUT_WHEN_SHORT) for column in whole.columns
@@ -103,7 +103,7 @@ def short_table(devices: Sequence[DeviceFacts], caption: str) -> Table:
 
 
 def devices_page(session: Session, sort: str, chosen: DeviceFilter) -> Listing:
-    """The devices that the filter takes: all of them, in files; on a page, the first ones in this order."""
+    """Returns the devices that match the filter: all of them, in files; on a page, the first ones in this order."""
     every = queries.devices(session)
     matches = [device for device in every if chosen.takes(device)]
     whole = device_table(
@@ -165,7 +165,7 @@ class DevicePage:
     """Reason that keeps new work from it because its operators say so."""
     isolation: IsolationPart
     heat: HeatPart
-    """How hot it was."""
+    """Temperature over time."""
     sensors: Table
     """Its reports about itself while its newest runs were measured."""
     doings: Doings
@@ -202,7 +202,7 @@ def device_page(
 
 
 def history_table(events: Sequence[EventFacts]) -> Table:
-    """Health events, newest first."""
+    """Returns a table of health events, newest first."""
     return table("history", "Health history, newest first", EVENT_COLUMNS, [history_row(event) for event in events])
 
 

@@ -40,7 +40,7 @@ class Axes:
 
 
 def axes_of(x: str, y: str, scale: str) -> Axes:
-    """As a query says, the usual ones where it says nothing. Raises: Invalid if both are the same."""
+    """Returns the axes that a query names, with the usual ones as defaults. Raises: Invalid if both are the same."""
     if x and x == y:
         others = ", ".join(name for name, _ in LABELS if name != x)
         raise Invalid(
@@ -60,7 +60,7 @@ def _usual(axes: Sequence[Axis], but: str) -> Axis:
 
 
 def axis_filters(chosen: Axes) -> tuple[Filter, ...]:
-    """Choices for the form beside the page's filters."""
+    """Returns the choices for the form beside the page's filters."""
     scales = (("log", "logarithmic"),)
     return (
         Filter("x", "Across", chosen.x, LABELS),
@@ -119,7 +119,9 @@ def _front(
 
 
 def _value(entry: RunFacts, point: TradeoffPoint, axis: Axis) -> float | None:
-    """Above 0, so that it has a place on either scale; no time of a board that was emulated."""
+    """Returns a value above 0, so that it has a place on either scale; None for a time or an energy of an emulated
+    board.
+    """
     if axis in ("latency", "energy") and not entry.timing_means_something:
         return None
     value = point.value(axis)
@@ -129,7 +131,9 @@ def _value(entry: RunFacts, point: TradeoffPoint, axis: Axis) -> float | None:
 def _judged(
     points: list[TradeoffPoint], standings: Sequence[Standing | None], chosen: Axes
 ) -> tuple[list[TradeoffPoint], bool]:
-    """With who is dominated on these two axes, in time by who is likely faster; and whether that is known of all."""
+    """Marks the points that others dominate on these two axes; in time, a point dominates if it is likely faster. Also
+    returns whether that is known of all points.
+    """
     exact = [[point.value(axis) or 0.0 for axis in (chosen.x, chosen.y) if axis != "latency"] for point in points]
     is_timed = "latency" in (chosen.x, chosen.y)
     flags = beaten_flags(exact, standings) if is_timed else dominated_flags(exact)

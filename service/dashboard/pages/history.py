@@ -29,7 +29,7 @@ WAITING_COLUMNS = (
 
 
 def attempt_table(explanation: RunWhy) -> Table:
-    """Every attempt of a run."""
+    """Returns a table of every attempt of a run."""
     rows = [
         Row(
             {
@@ -51,7 +51,7 @@ def attempt_table(explanation: RunWhy) -> Table:
 
 
 def waiting_table(waiting: Waiting) -> Table:
-    """Every device that a waiting run may mean, and what keeps it."""
+    """Returns a table of every device on which a waiting run may execute, with what prevents it."""
     rows = [
         Row(
             {
@@ -69,7 +69,7 @@ def waiting_table(waiting: Waiting) -> Table:
 
 
 def waiting_facts(waiting: Waiting) -> tuple[Fact, ...]:
-    """Where it stands in the queue, and when it may start."""
+    """Returns the run's place in the queue and when it may start."""
     least = "at least " if waiting.is_position_least else ""
     position = f"{least}{waiting.position:,}" if waiting.position is not None else fmt.ABSENT
     start = fmt.ABSENT if waiting.expected_start_at is None else f"{fmt.clock_seconds(waiting.expected_start_at)} UTC"

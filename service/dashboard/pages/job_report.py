@@ -36,7 +36,9 @@ MOST_EVENTS = 2000
 
 
 def stages_table(session: Session, job: JobFacts) -> Table | None:
-    """The stages that the worker told of, in order; of a job that was compiled twice, of the last time."""
+    """Returns a table of the stages that the worker reported, in order; for a job that was compiled twice, those of the
+    last time.
+    """
     query = (
         select(Event.at, Event.body)
         .where(Event.subject == job.id, Event.kind == "progress")
@@ -59,12 +61,14 @@ def stages_table(session: Session, job: JobFacts) -> Table | None:
 
 
 def _stage(body: Mapping[str, object]) -> str:
-    """`codegen: 61 of 112 kernels` is the stage `codegen`."""
+    """Returns the name of the stage: `codegen` for `codegen: 61 of 112 kernels`."""
     return str(body.get("stage") or "").partition(":")[0]
 
 
 def passes_table(built: BundleFacts) -> Table | None:
-    """Passes in the order in which they ran, with the places where they declined; those that did neither stand too."""
+    """Returns a table of the passes in the order in which they ran, with the places where they declined. Passes that
+    changed nothing and declined nothing are listed too.
+    """
     ran, declined = _entries(built, "passes"), _entries(built, "declined")
     refused: dict[str, list[Mapping[str, object]]] = {}
     for refusal in declined:

@@ -119,7 +119,7 @@ class JobPage:
     is_open: bool
     explanation: JobWhy
     progress: tuple[Fact, ...]
-    """While it is open."""
+    """Facts about the progress of an open job."""
     actions: tuple[Action, ...]
     stages: Table | None
     passes: Table | None
@@ -162,7 +162,7 @@ def job_page(session: Session, settings: Settings, job_id: str) -> JobPage | Non
 
 
 def job_data(session: Session, job_id: str, name: str) -> Table | None:
-    """A job's `memory` or `plan` table with all of its rows; None when there is no such job or table."""
+    """Returns a job's `memory` or `plan` table with all of its rows; None when there is no such job or table."""
     job = queries.job(session, job_id)
     if job is None or job.bundle_digest is None:
         return None
@@ -243,7 +243,7 @@ def _above_bound(built: BundleFacts) -> str:
 
 
 def pretty(text: str) -> str:
-    """JSON text with line breaks; other text as it is."""
+    """Returns JSON text with line breaks; other text as it is."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except ValueError:

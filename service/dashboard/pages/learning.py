@@ -10,7 +10,9 @@ from service.dashboard.tables import Column, Row, Table, Value, table
 
 BYTES = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "accumulator_bytes", "kept_bytes")
 FLOPS = ("forward_flops", "backward_flops")
-"""As the report tells them: files have these, pages the same in KiB and MFLOP, which fit beside one another."""
+"""Columns as the report has them, which files contain. Pages show KiB and MFLOP instead, so that the numbers fit side
+by side.
+"""
 COLUMNS: tuple[Column, ...] = (
     Column("number", "#", "number", hint="As `layers` of a plan counts"),
     Column("name", "Layer", primary=True),
@@ -32,7 +34,9 @@ _COUNTS = ("number", "elements", "all_elements", *BYTES, *FLOPS)
 
 
 def learning_table(bundle: BundleFacts) -> Table | None:
-    """Every layer, and their sum; None of a bundle that tells none (built by another compiler version)."""
+    """Returns a table of every layer, with their sum; None for a bundle without layers (built by another compiler
+    version).
+    """
     plan = bundle.compile_report.get("plan")
     rows = plan.get("rows") if isinstance(plan, Mapping) else None
     if not isinstance(plan, Mapping) or not isinstance(rows, list) or not rows:

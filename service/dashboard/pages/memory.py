@@ -33,7 +33,7 @@ SHOWN_ROWS = 200
 
 
 def memory_table(plan: ArenaPlan) -> Table:
-    """Every value of the arena, by offset and first use."""
+    """Returns a table of every value in the arena, by offset and first use."""
     ordered = sorted(plan.values, key=lambda value: (value.offset_bytes, value.first))
     rows = [
         Row(
@@ -51,7 +51,7 @@ def memory_table(plan: ArenaPlan) -> Table:
 
 
 def memory_figure(bundle: BundleFacts, data_href: str) -> Figure | None:
-    """The arena over one step; None when the bundle tells no plan."""
+    """Draws the arena over one step; None when the bundle has no plan."""
     plan = memory_plan.arena_plan(bundle)
     if plan is None:
         return None
@@ -75,7 +75,9 @@ def memory_figure(bundle: BundleFacts, data_href: str) -> Figure | None:
 def memory_drawing(
     session: Session, digest: str, data_href: str = "", built: BundleFacts | None = None
 ) -> Figure | None:
-    """As `memory_figure`, drawn once: a bundle never changes. `built`: the bundle, where it has been read anyway."""
+    """Returns the same as `memory_figure`, drawn only once, since a bundle never changes. `built`: the bundle, if it
+    has already been read.
+    """
 
     def draw() -> Figure | None:
         bundle = built or queries.bundle(session, digest)

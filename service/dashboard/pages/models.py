@@ -81,13 +81,13 @@ class ModelPage:
 
 
 def models_table(session: Session) -> Table:
-    """Every model that bundles were made of."""
+    """Returns a table of every model from which bundles were made."""
     rows = [_model_row(model) for model in model_queries.models(session)]
     return table("models", "Models, those compiled last first", MODEL_COLUMNS, rows)
 
 
 def model_page(session: Session, model_digest: str, plan_digest: str = "", bundle: str = "") -> ModelPage | None:
-    """None where nothing was built of it, of that plan, or of that bundle."""
+    """Returns the page of a model; None if nothing was built from it, by that plan, or as that bundle."""
     bundles = model_queries.bundles(session, model_digest, plan_digest)
     shown = next((built for built in bundles if built.digest == bundle or not bundle), None)
     whole = queries.bundle(session, shown.digest) if shown is not None else None

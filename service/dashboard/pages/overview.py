@@ -43,12 +43,12 @@ class OverviewPage:
     devices: Table
     concerns: tuple[Concern, ...]
     is_new: bool
-    """Nothing was ever compiled here."""
+    """Whether nothing was ever compiled here."""
     public_url: str
 
 
 def overview_page(session: Session, farm: Farm) -> OverviewPage:
-    """Everything of the first page."""
+    """Reads everything that the first page shows."""
     counts = queries.counts(session)
     devices = queries.devices(session)
     return OverviewPage(

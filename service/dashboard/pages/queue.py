@@ -96,7 +96,7 @@ class QueuePage:
 
 
 def queue_page(session: Session, settings: Settings, lane_id: str = "") -> QueuePage:
-    """The queue, or one lane of it."""
+    """Returns the page of the queue, or of one lane of it."""
     there = device_standings(session, settings)
     lanes = waiting_lanes(session, there)
     chosen = [waiting for waiting in lanes if waiting.lane.id == lane_id]
@@ -127,7 +127,9 @@ def queue_page(session: Session, settings: Settings, lane_id: str = "") -> Queue
 
 
 def lane_name(lane: Lane) -> str:
-    """`raspberry-pi-4 · tag rack=7`; with what the bundle is for, where that is another word than the class."""
+    """Describes a lane: `raspberry-pi-4 · tag rack=7`, with the bundle's target where that is another word than the
+    class.
+    """
     wants = lane.wants.replace(":", " ").split("\n") if lane.wants else []
     if not lane.device_class:
         return " · ".join([f"any that runs {lane.target}", *wants])
@@ -152,7 +154,7 @@ def _wished(waiting: WaitingLane) -> str:
 
 
 def _takers(devices: Sequence[Standing]) -> str:
-    """`1 free, 2 busy`, or what keeps those that could."""
+    """Says how many devices take the runs (`1 free, 2 busy`), or what prevents those that could."""
     if not devices:
         return "nobody: no enrolled device fits"
     counted = Counter(standing.now for standing in devices)
@@ -186,7 +188,7 @@ def _classes(lanes: Sequence[WaitingLane], devices: Sequence[Standing]) -> Table
 
 
 def _first(session: Session, lane: Lane, most: int) -> Sequence[Run]:
-    """The lane's oldest runs; none if it has been emptied meanwhile."""
+    """Returns the lane's oldest runs; none if it has been emptied meanwhile."""
     query = select(Run).where(Run.queued_in == lane.id, Run.queue_deadline_at > time.time())
     return session.scalars(query.order_by(Run.created_at, Run.id).limit(most)).all()
 
@@ -243,7 +245,7 @@ def _for_senders(*actions: Action) -> tuple[Action, ...]:
 
 
 def _jobs(session: Session, settings: Settings) -> tuple[list[Row], str]:
-    """The compiles that wait, and why the first one does."""
+    """Returns the compiles that wait, and why the first one does."""
     waiting = select(Job).where(Job.state == "queued").order_by(Job.created_at, Job.id).limit(JOB_ROWS)
     jobs = session.scalars(waiting).all()
     if not jobs:

@@ -1,4 +1,5 @@
-"""Where times became slower: told by the farm's timed canaries, and by users' own runs over compilers.
+"""The page of regressions: times that became slower in the farm's timed canaries, and in users' runs from one compiler
+to another.
 
 The two say different things. A canary's change is found among many runs of one thing and exceeds the device's noise
 (decision 72). Of users' runs, which were made apart, at most a "likely" is said (decision 70).
@@ -72,7 +73,7 @@ class OpenChange:
     href: str
     run_href: str
     form: Form | None
-    """To say that it is known; None: the visitor may not."""
+    """Form to acknowledge the regression; None: the visitor may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,9 @@ class RegressionsPage:
 
 
 def regressions_page(session: Session, run_id: str = "", refused: Form | None = None) -> RegressionsPage:
-    """`run_id`: show the history of what that run did. `refused`: a form that comes back."""
+    """Returns the page of regressions. `run_id`: adds the history of the work that this run did. `refused`: a form that
+    comes back.
+    """
     changes = newest_changes(session, MOST_CHANGES)
     names = device_names(session, [change.device_id for change, _ in changes])
     views = [change_view(change, is_last=is_last) for change, is_last in changes]
@@ -106,7 +109,7 @@ def regressions_page(session: Session, run_id: str = "", refused: Form | None = 
 
 
 def acknowledgement(device_id: str, change_id: str) -> Form:
-    """The form that says that a slower device is known of."""
+    """Returns the form that acknowledges that a device has become slower."""
     action = f"{addresses.device(device_id)}/canaries/{change_id}/acknowledge"
     reason = Field("reason", "Why it is so, or what will be done", "area", max_length=1000)
     return Form(f"known-{change_id}", "Say that it is known", action, "It is known", (reason,))
@@ -155,7 +158,9 @@ def _works(session: Session) -> Table:
 
 
 def _notes(session: Session, works: Sequence[OverCompilers]) -> Mapping[str, str]:
-    """By id, of runs of each work's newest compiler: what people noted there is what is known of its times."""
+    """Returns notes by run id, for the runs of each work's newest compiler. What people noted there explains the change
+    of times.
+    """
     ids = [run.run_id for work in works for run in work.runs if run.compiler == work.runs[-1].compiler]
     noted = session.execute(select(Run.id, Run.note).where(Run.id.in_(ids), Run.note != "").order_by(Run.id))
     return {str(row.id): str(row.note) for row in noted}

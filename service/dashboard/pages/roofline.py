@@ -29,12 +29,13 @@ class Roof:
     gb_per_s: float
 
     def at(self, intensity: float) -> float:
-        """GFLOP/s that the roof allows at so many FLOP for each byte."""
+        """Returns the GFLOP/s that the roof allows at so many FLOP for each byte."""
         return min(self.gflop_per_s, intensity * self.gb_per_s)
 
     def percent(self, kernel: KernelTime) -> float | None:
-        """How much of it a kernel reached; of one without arithmetic, by its bytes. None: it took no time, or did
-        nothing."""
+        """Returns the percentage of the roof that a kernel reached; for a kernel without arithmetic, by its bytes.
+        None: it took no time, or moved no bytes.
+        """
         moved = kernel.bytes_read + kernel.bytes_written
         if kernel.us <= 0 or not moved:
             return None
@@ -53,7 +54,9 @@ class SeenRoof:
 
 
 def roof_of(kernels: Sequence[KernelTime]) -> Roof | None:
-    """None where no kernel both computes and moves bytes."""
+    """Returns the best rates that these kernels reached; None if there is no kernel that computes, or none that moves
+    bytes.
+    """
     whole_us = sum(kernel.us for kernel in kernels)
     counted = [kernel for kernel in kernels if kernel.us > 0 and kernel.us >= LEAST_SHARE * whole_us]
     rate = max((_gflop_per_s(kernel) for kernel in counted), default=0.0)
@@ -62,7 +65,7 @@ def roof_of(kernels: Sequence[KernelTime]) -> Roof | None:
 
 
 def roofline_figure(kernels: Sequence[KernelTime], device_roof: SeenRoof, source: str) -> Figure:
-    """The plot. `source`: the kernels' JSON table."""
+    """Draws the roofline. `source`: the kernels' JSON table."""
     roof = device_roof.roof
     points = [
         RoofPoint(kernel.name, kernel.phase, kernel.flops / moved, _gflop_per_s(kernel), f"kernel-{kernel.index}")

@@ -73,7 +73,7 @@ def chips(run: RunFacts) -> tuple[Chip, ...]:
 
 
 def key_figures(run: RunFacts, turns: ComparisonView | None, curve: SustainedView | None) -> tuple[KeyFigure, ...]:
-    """By what it was made for."""
+    """Returns the key figures of a run, by its mode."""
     if turns:
         return turns_figures(turns)
     if curve:
@@ -110,7 +110,7 @@ def _interval(run: RunFacts) -> str:
 
 
 def _sensor(run: RunFacts) -> str:
-    """The energy's sensor and the notes on it."""
+    """Returns the energy's sensor and the notes on it."""
     report = run.report
     if report is None or (report.energy is None and not report.energy_notes):
         return "no sensor"
@@ -245,7 +245,7 @@ def _between(start: float | None, end: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Drawings:
-    """Each is None, or empty, where there is nothing to draw."""
+    """The run's drawings. Each is None, or empty, where there is nothing to draw."""
 
     steps: Figure | None
     loss: Figure | None
@@ -441,7 +441,7 @@ def run_page(
 
 
 def _named(kernels: Table, find: str) -> Table:
-    """Those with `find` in their names are shown."""
+    """Returns the table with only those kernels shown whose names contain `find`."""
     words = find.casefold()
     rows = (replace(row, is_hidden=words not in str(row.values["kernel"]).casefold()) for row in kernels.rows)
     return replace(kernels, rows=tuple(rows)) if words else kernels

@@ -36,7 +36,7 @@ class Words:
 
 
 def acts(run: RunFacts) -> tuple[Action, ...]:
-    """Buttons, for who may press them."""
+    """Returns the buttons that the visitor may press."""
     if not visitors.current().may("submit"):
         return ()
     here, again = addresses.run(run.id), (("once", new_id("again")),)
@@ -47,7 +47,7 @@ def acts(run: RunFacts) -> tuple[Action, ...]:
 
 
 def about_form(run: RunFacts) -> Form | None:
-    """Name, tags and note, for who may change them."""
+    """Returns the form for name, tags and note, if the visitor may change them."""
     if not visitors.current().may("submit"):
         return None
     most = MOST_TAGS * (MOST_TAG + 1)
@@ -60,7 +60,7 @@ def about_form(run: RunFacts) -> Form | None:
 
 
 def copies(run: Run, public_url: str) -> tuple[Words, ...]:
-    """The same request as a command, as a call of the API, and from Python."""
+    """Returns the same request as a command, as a call of the API, and in Python."""
     request = request_of(run, RunAgain()).model_dump(mode="json", exclude_defaults=True)
     settings = settings_of(type(run.settings))
     fields = {
@@ -116,7 +116,7 @@ def _python(body: Mapping[str, Any]) -> str:
 
 
 def citation(session: Session, run: RunFacts) -> tuple[Words, ...]:
-    """A sentence to cite, and how to have the whole report; empty without one."""
+    """Returns a sentence to cite the run, and how to get the whole report; empty without a report."""
     if run.report is None:
         return ()
     columns = select(Result.digest, Result.recorded_at, Result.log_index)

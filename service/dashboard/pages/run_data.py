@@ -102,7 +102,7 @@ def _report_table(session: Session, run: RunFacts, name: str, sort: str) -> Tabl
 
 
 def evaluation_table(run: RunFacts) -> Table:
-    """Loss and accuracy over the data set, before and after."""
+    """Returns a table of loss and accuracy over the data set, before and after."""
     report = run.report
     pairs = (("before", report.evaluation_before), ("after", report.evaluation_after)) if report else ()
     rows = [

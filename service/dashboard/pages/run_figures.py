@@ -61,14 +61,14 @@ STATE_COLUMNS = (
 
 
 def kernel_table(kernels: Sequence[KernelTime], roof: Roof | None, sort: str = "") -> Table:
-    """Every kernel call of a step, in order, or sorted; each row has an id that the bars lead to."""
+    """Returns a table of every kernel call of a step, in order or sorted. Each row has an id to which the bars link."""
     whole = sum(kernel.us for kernel in kernels) or 1.0
     rows = [_kernel_row(kernel, whole, roof) for kernel in kernels]
     return table("kernels", "Kernels of one step", KERNEL_COLUMNS, rows).sorted_by(sort)
 
 
 def kernel_figures(kernels: Sequence[KernelTime]) -> tuple[Figure, ...]:
-    """Time by phase and the slowest kernels, one figure; none without per-kernel times."""
+    """Returns one figure with the time by phase and the slowest kernels; none without per-kernel times."""
     if not kernels:
         return ()
     bars = [KernelBar(kernel.name, kernel.phase, kernel.us, _anchor(kernel)) for kernel in kernels]
@@ -83,7 +83,7 @@ def kernel_figures(kernels: Sequence[KernelTime]) -> tuple[Figure, ...]:
 
 
 def step_table(measured: Measurement) -> Table:
-    """Every measured step."""
+    """Returns a table of every measured step."""
     rows, number = [], 0
     sizes = [len(block.step_us) for block in measured.blocks] or [len(measured.step_us)]
     samples = iter(measured.step_us)
@@ -115,7 +115,7 @@ def block_table(measured: Measurement) -> Table:
 def step_figure(
     measured: Measurement, interval_ms: tuple[float, float] | None, data_href: str, width: float = HALF_WIDTH
 ) -> Figure:
-    """Latency of every step, in order; `width` is that of a wide screen's column."""
+    """Draws the latency of every step, in order. `width` is that of a wide screen's column."""
     series = StepSeries(
         step_ms=tuple(value / 1000 for value in measured.step_us),
         block_sizes=tuple(len(block.step_us) for block in measured.blocks),
@@ -142,7 +142,7 @@ def step_figure(
 
 
 def _step_chart(series: StepSeries, source: str) -> Chart:
-    """Every step, none left out; the median with its interval, and the 90th percentile."""
+    """Returns the chart of every step, with the median and its interval, and with the 90th percentile."""
     last = float(max(len(series.step_ms), 1))
     levels = [("median", "ink", series.median_ms, False), ("p90", "ink-2", series.p90_ms, True)]
     if series.interval_ms:
@@ -163,7 +163,7 @@ def _step_chart(series: StepSeries, source: str) -> Chart:
 
 
 def state_table(states: Sequence[DeviceState]) -> Table:
-    """Every sample of the board's state."""
+    """Returns a table of every sample of the board's state."""
     start = states[0].at if states else 0.0
     rows = [
         Row(

@@ -1,4 +1,4 @@
-"""How far an open run is: where it stands in the queue, and once it is on a device, how long it takes yet."""
+"""The progress of an open run: its place in the queue and, once it is on a device, how long it still takes."""
 
 from __future__ import annotations
 
@@ -63,13 +63,15 @@ def sent_figure(steps: Sequence[SentStep], here: str) -> Figure | None:
 
 
 def sent_table(steps: Sequence[SentStep]) -> Table:
-    """Every step that was sent."""
+    """Returns a table of every step that was sent."""
     rows = [Row({"step": step.step, "loss": step.loss, "step_ms": step.ms}) for step in steps]
     return table("sent", "Steps as they were sent", COLUMNS, rows)
 
 
 def _left_s(run: RunFacts, steps: Sequence[SentStep]) -> float | None:
-    """By wall time between the newest steps, which holds what is between them too."""
+    """Estimates the remaining seconds from the wall time between the newest steps, which includes what happens between
+    them.
+    """
     newest = steps[-NEWEST:]
     if len(newest) < 2 or not run.steps or newest[-1].step <= newest[0].step:
         return None

@@ -40,7 +40,7 @@ LEFT_OUT_WHEN_SHORT = ("p90_ms", "energy_mj", "tags")
 
 
 def run_table(runs: Sequence[RunFacts], caption: str, *, short: bool = False) -> Table:
-    """Runs as rows; `short` leaves out what an overview can do without."""
+    """Returns a table of runs. `short` leaves out what an overview does not need."""
     columns = [
         replace(column, files_only=True) if short and column.key in LEFT_OUT_WHEN_SHORT else column
         for column in COLUMNS
@@ -79,7 +79,7 @@ def run_row(entry: RunFacts) -> Row:
 
 
 def measured_values(entry: RunFacts) -> dict[str, Value]:
-    """The measured columns, in their fixed units."""
+    """Returns the values of the measured columns, in their fixed units."""
     return {
         "median_ms": entry.median_ms,
         "p90_ms": entry.p90_ms,

@@ -45,7 +45,7 @@ def _caption(session: Session, chosen: RunFilter) -> str:
 
 
 def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
-    """The filter as query parameters, those in force only."""
+    """Returns the filter as query parameters, those in force only."""
     pairs: Sequence[tuple[str, str]] = (
         ("state", chosen.state),
         ("mode", chosen.mode),
@@ -76,7 +76,7 @@ def _filters(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
 
 
 def what_ran_where(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
-    """The filters that runs and benchmarks share."""
+    """Returns the filters that runs and benchmarks share."""
     values = queries.bundle_values(session)
     return (
         Filter("model", "Model", chosen.model, choices(values["model"])),
@@ -90,13 +90,13 @@ def what_ran_where(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
 
 
 def _engine_filter(targets: Sequence[str], chosen: str) -> tuple[Filter, ...]:
-    """Where there are several, or one is chosen."""
+    """Returns a filter of engines if there are several, or if one is chosen."""
     engines = [engine for engine in ENGINES if engine == chosen or engine in set(map(engine_of, targets))]
     return (Filter("engine", "Engine", chosen, choices(engines)),) if len(engines) > 1 or chosen else ()
 
 
 def _tag_filter(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
-    """Where any run has a tag."""
+    """Returns a filter of tags if any run has one."""
     tags = queries.run_tags(session)
     options = tags if not chosen.tag or chosen.tag in tags else (*tags, chosen.tag)
     return (Filter("tag", "Tag", chosen.tag, choices(options)),) if options else ()

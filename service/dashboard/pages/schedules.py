@@ -16,7 +16,9 @@ COLUMNS = (
 
 
 def schedule_table(tuning: Tuning) -> Table:
-    """A row per kernel; where nothing beat the default by more than noise, the winner is the default."""
+    """Returns a table with a row per kernel; where nothing beat the default by more than noise, the winner is the
+    default.
+    """
     return table("schedules", "Schedules measured", COLUMNS, [_row(kernel) for kernel in tuning.kernels])
 
 

@@ -31,13 +31,13 @@ def sustained_view(run: RunFacts) -> SustainedView | None:
 
 
 def window_table(sustained: SustainedView) -> Table:
-    """A row for each window."""
+    """Returns a table with a row for each window."""
     rows = [Row(window.model_dump()) for window in sustained.windows]
     return table("windows", "Windows of the curve", COLUMNS, rows)
 
 
 def sustained_figure(sustained: SustainedView, data_href: str) -> Figure:
-    """The curve."""
+    """Draws the curve."""
     half_s = sustained.window_s / 2
     windows = [(window.start_s + half_s, window) for window in sustained.windows]
     series = SustainedSeries(
@@ -67,7 +67,9 @@ def sustained_figure(sustained: SustainedView, data_href: str) -> Figure:
 
 
 def _chart(series: SustainedSeries, source: str) -> Chart:
-    """The same to zoom, in minutes; the files have a window's beginning, and so has this."""
+    """Returns the same as a chart that can be zoomed, in minutes. Its points are at the beginning of their windows, as
+    in the files.
+    """
     marks = ((series.onset_s, "slows down"), (series.throttled_s, "the board says throttled"))
     lines = (
         Line("p90", "ink-2", column="p90_us", factor=1e-3, is_dashed=True),
@@ -87,7 +89,7 @@ def _chart(series: SustainedSeries, source: str) -> Chart:
 
 
 def sustained_figures(sustained: SustainedView) -> tuple[KeyFigure, ...]:
-    """The step at first and over the last third, and the onset."""
+    """Returns figures of the step time at first and over the last third, and of the onset."""
     low, high = sustained.ratio_low, sustained.ratio_high
     reach = (
         "too few windows for an interval"
@@ -105,7 +107,7 @@ def sustained_figures(sustained: SustainedView) -> tuple[KeyFigure, ...]:
 
 
 def sustained_facts(sustained: SustainedView) -> tuple[Fact, ...]:
-    """Beside the other conditions."""
+    """Returns the facts shown beside the other conditions."""
     return (
         Fact("Protocol", sustained.protocol),
         Fact("Ended", ENDS[sustained.ended]),

@@ -52,7 +52,7 @@ SENSORS = (
 
 
 def moments(report: Report) -> Iterator[tuple[float, float]]:
-    """(seconds since the first look at the device, ms) of every step, as far as its moment can be told."""
+    """Yields (seconds since the first look at the device, ms) of every step whose moment can be determined."""
     measured, states = report.measurement, report.device_states
     if measured is None or not states:
         return
@@ -68,13 +68,15 @@ def moments(report: Report) -> Iterator[tuple[float, float]]:
 
 
 def moment_table(report: Report) -> Table:
-    """Every step with its moment."""
+    """Returns a table of every step with its moment."""
     rows = [Row({"second": at, "step": step, "step_ms": ms}) for step, (at, ms) in enumerate(moments(report), start=1)]
     return table("moments", "Steps over time", COLUMNS, rows)
 
 
 def timeline(report: Report, here: str) -> tuple[Figure, ...]:
-    """The strips, steps first, then each sensor that gave at least two values; none without a look at the device."""
+    """Returns the strips, steps first, then each sensor that gave at least two values; none without a look at the
+    device.
+    """
     states = report.device_states
     if len(states) < 2:
         return ()
@@ -122,7 +124,7 @@ def _chart(line: Line, series: StateSeries, lasted_s: float, source: str) -> Cha
 
 
 def _in_minutes(chart: Chart, report: Report) -> Chart:
-    """From the first step on, as the curve of the windows above it."""
+    """Returns the chart in minutes from the first step on, like the curve of the windows above it."""
     assert report.sustained is not None
     shift = report.device_states[0].at - report.sustained.began_at
     last = (report.device_states[-1].at - report.sustained.began_at) / MINUTE_S

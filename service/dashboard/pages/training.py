@@ -36,7 +36,9 @@ ENDINGS = {
 def loss_table(
     losses: Sequence[float | None], rates: Sequence[float] = (), places: Sequence[int] | None = None
 ) -> Table:
-    """Loss of every step, or of those at some places, and its learning rate where that is known."""
+    """Returns a table of the loss of every step, or of those at some places, with the learning rate where that is
+    known.
+    """
     rows = [
         Row(
             {
@@ -51,7 +53,7 @@ def loss_table(
 
 
 def validation_table(validations: Sequence[Validation]) -> Table:
-    """The scores on the samples that are held out."""
+    """Returns a table of the scores on the samples that are held out."""
     rows = [
         Row(
             {
@@ -75,7 +77,9 @@ def loss_figure(
     *,
     is_synthetic: bool = False,
 ) -> Figure | None:
-    """Loss over steps, and over validations; None when there is no finite one. `width` is a wide screen's column's."""
+    """Draws the loss over steps, and over validations; None when there is no finite one. `width` is that of a wide
+    screen's column.
+    """
     finite = [loss for loss in losses if loss is not None]
     if not finite:
         return None
@@ -100,7 +104,9 @@ def loss_figure(
 
 
 def loss_chart(data_href: str, *, has_validations: bool, can_be_log: bool) -> Chart:
-    """The same to zoom; `data_href` is that of the losses, beside which the validations lie."""
+    """Returns the same as a chart that can be zoomed. `data_href` is the address of the losses, beside which the
+    validations lie.
+    """
     training = Line("training", "series-1", column="loss", is_smoothed=True)
     validation = Line(
         "validation", "series-2", column="loss", source=f"{data_href.rpartition('/')[0]}/validations.json"
@@ -110,7 +116,7 @@ def loss_chart(data_href: str, *, has_validations: bool, can_be_log: bool) -> Ch
 
 
 def training_facts(run: RunFacts) -> tuple[Fact, ...]:
-    """How training ended, and which weights are left."""
+    """Returns how training ended, and which weights are left."""
     training = run.report.training if run.report else None
     if training is None:
         return ()

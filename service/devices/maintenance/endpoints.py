@@ -15,7 +15,7 @@ router = APIRouter(prefix="/maintenance", tags=["devices"])
 
 @router.post("", status_code=201)
 def create_window(body: WindowCreate, farm: FarmDep, _: PrincipalDep, repeats: RepeatsDep = EVERY_TIME) -> WindowView:
-    """Plan a time without new work. What runs then goes on; nothing starts that could reach into it."""
+    """Plans a time without new work. Runs that are under way then go on; none starts that could reach into it."""
 
     def create() -> WindowView:
         return service.view(service.create(session, body))
@@ -26,7 +26,7 @@ def create_window(body: WindowCreate, farm: FarmDep, _: PrincipalDep, repeats: R
 
 @router.get("")
 def list_windows(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cursor = None) -> Page[WindowView]:
-    """Maintenance windows, the newest first; those that are over too."""
+    """Lists maintenance windows, the newest first; those that are over too."""
     with farm.database.read() as session:
         rows, following = service.listed(session, limit=limit, cursor=cursor)
         return Page(items=[service.view(row) for row in rows], next=following)
@@ -34,6 +34,6 @@ def list_windows(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Curs
 
 @router.delete("/{window_id}")
 def remove_window(window_id: str, farm: FarmDep, _: PrincipalDep) -> WindowView:
-    """Take a window away."""
+    """Removes a maintenance window."""
     with farm.database.transaction() as session:
         return service.view(service.remove(session, window_id))

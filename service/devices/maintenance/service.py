@@ -24,7 +24,9 @@ LONGEST_S = 366 * 86400.0
 
 
 def create(session: Session, body: WindowCreate) -> MaintenanceWindow:
-    """A new window. Raises: Invalid (times, both a device and a class), NotFound or Forbidden (the device), TooMany."""
+    """Creates a window. Raises: Invalid (times, both a device and a class), NotFound or Forbidden (the device),
+    TooMany.
+    """
     starts_at, ends_at = body.starts_at.timestamp(), body.ends_at.timestamp()
     _check_times(starts_at, ends_at, weekly=body.weekly)
     if body.device is not None and body.device_class is not None:
@@ -81,12 +83,12 @@ def _said(window: MaintenanceWindow) -> str:
 
 
 def listed(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequence[MaintenanceWindow], str | None]:
-    """A page of windows, the newest first."""
+    """Returns a page of windows, the newest first."""
     return newest_first(session, select(MaintenanceWindow), MaintenanceWindow.id, limit=limit, cursor=cursor)
 
 
 def remove(session: Session, window_id: str) -> MaintenanceWindow:
-    """Take a window away; what it held back may start. Raises: NotFound."""
+    """Removes a window; runs that it held back may start. Raises: NotFound."""
     window = session.get(MaintenanceWindow, window_id)
     if window is None:
         raise NotFound("maintenance.unknown", f"no maintenance window {window_id!r:.60}", hint="GET /maintenance")

@@ -50,7 +50,7 @@ class Calendar:
 
     @classmethod
     def read(cls, session: Session) -> Calendar:
-        """All of them: there are few."""
+        """Reads all maintenance windows: there are few."""
 
         def read() -> Calendar:
             is_open = or_(MaintenanceWindow.every_s.is_not(None), MaintenanceWindow.ends_at > time.time())
@@ -78,7 +78,7 @@ class Calendar:
         return Hold(MAINTENANCE, f"has maintenance in {begins_in}, and a run may take {needed}{why}", ends_at)
 
     def next_at(self, device: Device, within_s: float) -> float | None:
-        """When the device's next maintenance begins, or has begun; None if not so soon."""
+        """Returns when the device's next maintenance begins, or has begun; None if not so soon."""
         now = time.time()
         touched = first_touched(self._of(device), now, now + within_s) if self._windows else None
         return touched and touched[0]
@@ -92,7 +92,7 @@ def _times(window: Window) -> Times:
 
 
 def _is_about(window: Window, device: Device) -> bool:
-    """An organisation's windows are about its own devices."""
+    """Returns whether the window applies to the device: an organisation's windows apply to its devices only."""
     if window.organisation_id != device.organisation_id:
         return False
     if window.device_id is not None:

@@ -14,14 +14,14 @@ WEEK_S = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """From `starts_at` to `ends_at`; with `every_s`, again and again."""
+    """The times of a maintenance window: from `starts_at` to `ends_at`, repeated if there is an `every_s`."""
 
     starts_at: float
     ends_at: float
     every_s: float | None = None
 
     def next_after(self, now: float) -> tuple[float, float] | None:
-        """(start, end) of the time that goes on at `now`, else of the next one; None if there is none any more."""
+        """Returns (start, end) of the time that goes on at `now`, else of the next one; None if none follows."""
         if now < self.ends_at:
             return self.starts_at, self.ends_at
         if self.every_s is None:
@@ -31,7 +31,7 @@ class Times:
 
 
 def first_touched(windows: Iterable[Times], now: float, until: float) -> tuple[float, float, Times] | None:
-    """The first window that work from `now` to `until` would reach into, with its start and end."""
+    """Returns the first window that work from `now` to `until` would reach into, with its start and end."""
     coming = ((window.next_after(now), window) for window in windows)
     touched = [(times[0], times[1], window) for times, window in coming if times is not None and times[0] < until]
     return min(touched, key=lambda span: span[:2], default=None)

@@ -21,7 +21,7 @@ STOPPING = {signal.SIGTERM, signal.SIGINT}
 
 
 def main() -> None:
-    """Send until it is told to end; give signs of life while the courier looks."""
+    """Sends deliveries until it is asked to end, and gives signs of life while the courier looks."""
     settings = Settings()
     set_up_logs(settings, "courier")
     refuse_other_schema(settings.database, "the courier")

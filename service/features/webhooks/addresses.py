@@ -1,4 +1,4 @@
-"""Which addresses the farm sends to: those of the open internet, and what its operator allows beside them.
+"""Decides which addresses the farm sends to: those of the open internet, and those that its operator allows besides.
 
 A user chooses the URL, and the farm stands where its user does not: a request to `http://169.254.169.254/` or to the
 farm's own database would come from inside. So the address that a name resolves to is judged, the connection goes to
@@ -31,12 +31,12 @@ class Refused(Exception):
 
 
 def networks(text: str) -> tuple[Network, ...]:
-    """The networks of a setting: `10.0.0.0/8, 127.0.0.1`. Raises: ValueError."""
+    """Returns the networks of a setting: `10.0.0.0/8, 127.0.0.1`. Raises: ValueError."""
     return tuple(ipaddress.ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip())
 
 
 def check_url(url: str, allowed: Sequence[Network]) -> None:
-    """That this is an address to send to, as far as can be told without asking for its name.
+    """Checks that the farm may send to this URL, as far as that shows without resolving its name.
 
     Raises: Invalid, naming what is wrong.
     """
@@ -83,7 +83,8 @@ def check_address(address: IpAddress, allowed: Sequence[Network]) -> None:
 
 
 def resolve(host: str, port: int, allowed: Sequence[Network]) -> str:
-    """The address to connect to. One that may not be reached spoils the name: no name has reason to mix them.
+    """Returns the address to connect to. One forbidden address rules out the whole name: no name has reason to mix
+    them.
 
     Raises: Refused; OSError if the name is not known.
     """

@@ -15,7 +15,7 @@ WEBHOOKS = frozenset({Webhook.__tablename__})
 
 
 def queue_deliveries(session: Session, announcement: Announcement) -> None:
-    """Queue a delivery to each webhook of the organisation that asks for the event."""
+    """Queues a delivery to each webhook of the organisation that asks for the event."""
     for webhook_id, events in _webhooks(session, announcement.organisation_id):
         if announcement.event in events:
             session.add(
@@ -29,7 +29,9 @@ def queue_deliveries(session: Session, announcement: Announcement) -> None:
 
 
 def _webhooks(session: Session, organisation_id: str) -> list[tuple[str, list[str]]]:
-    """Ids and the events they ask for; a webhook that another process has just created counts a second later."""
+    """Returns ids and the events that each asks for; a webhook that another process has just created counts a second
+    later.
+    """
 
     def read() -> list[tuple[str, list[str]]]:
         query = select(Webhook.id, Webhook.events)

@@ -120,8 +120,9 @@ def due(session: Session, under_way: Collection[Due] = ()) -> list[Due]:
 
 
 def in_turn(waiting: Iterable[Due], under_way: Collection[Due]) -> list[Due]:
-    """In the order in which senders take them: the organisation with the fewest comes first, and none has more than
-    its share."""
+    """Returns the deliveries in the order in which senders take them: the organisation with the fewest under way comes
+    first, and none exceeds its share.
+    """
     counts = Counter(delivery.organisation_id for delivery in under_way)
     ranked: list[tuple[int, Due]] = []
     for delivery in waiting:
@@ -131,7 +132,7 @@ def in_turn(waiting: Iterable[Due], under_way: Collection[Due]) -> list[Due]:
 
 
 def claim(session: Session, delivery_id: str, *, now: float) -> Parcel | None:
-    """Take a delivery that is due at `now`; None if another process has it, or it is over."""
+    """Claims a delivery that is due at `now`. Returns None if another process has it, or if it is over."""
     query = (
         update(WebhookDelivery)
         .where(WebhookDelivery.id == delivery_id, WebhookDelivery.next_at <= now)
@@ -150,7 +151,9 @@ def claim(session: Session, delivery_id: str, *, now: float) -> Parcel | None:
 
 
 def _body(session: Session, delivery: WebhookDelivery) -> bytes | None:
-    """The same bytes each time: what has ended does not change any more."""
+    """Returns the delivery's body. It has the same bytes each time, since a run or job that has ended does not change
+    any more.
+    """
     if delivery.event == TEST:
         payload, at = {"id": delivery.subject}, delivery.created_at
         return _encoded(delivery.event, at, payload)
@@ -174,7 +177,7 @@ def _body(session: Session, delivery: WebhookDelivery) -> bytes | None:
 
 
 def device_event(session: Session, line: DeviceEvent) -> Mapping[str, object]:
-    """A line of a device's history, as a message has it."""
+    """Returns a line of a device's history, as a message has it."""
     device = session.get_one(Device, line.device_id)
     return {
         "device_id": device.id,
@@ -219,7 +222,7 @@ def _end(delivery: WebhookDelivery, state: str, error: str) -> None:
 def deliver(
     database: Database, settings: Settings, delivery_id: str, turn: AbstractContextManager[object] = NO_TURN
 ) -> WebhookDelivery | None:
-    """Send one delivery now and record the outcome; None if another process sends it.
+    """Sends one delivery now and records the outcome. Returns None if another process sends it.
 
     `turn` is held while the database is used, and not while the address is waited for.
     """
@@ -244,16 +247,18 @@ class Courier:
         self._lock = threading.Lock()
         self._turn = threading.BoundedSemaphore(AT_THE_DATABASE)
         self._under_way: dict[str, Due] = {}
-        """By webhook."""
+        """Deliveries under way, by webhook."""
         self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
 
     def start(self) -> None:
-        """Begin, unless the settings turn sweeping off: then deliveries are made by hand."""
+        """Starts the courier, unless the settings turn sweeping off: then deliveries are made by hand."""
         if self._settings.sweep_s > 0:
             self._thread.start()
 
     def stop(self) -> None:
-        """Take nothing new; what is under way ends within its time-out, or is sent again by another process."""
+        """Stops taking new deliveries. Those under way end within their time-out, or another process sends them
+        again.
+        """
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout=TIMEOUT_S + 5)

@@ -28,7 +28,9 @@ TEST_WITHIN_S = TIMEOUT_S + 5
 def create_webhook(
     body: WebhookCreate, farm: FarmDep, principal: PrincipalDep, repeats: RepeatsDep = EVERY_TIME
 ) -> WebhookCreated:
-    """Be told at a URL when the organisation's jobs and runs end. The secret is in this answer and nowhere else."""
+    """Creates a webhook: the farm sends to its URL when the organisation's jobs and runs end. The secret is in this
+    answer and nowhere else.
+    """
 
     def create() -> WebhookCreated:
         webhook = service.create(
@@ -42,7 +44,7 @@ def create_webhook(
 
 @router.get("")
 def list_webhooks(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cursor = None) -> Page[WebhookView]:
-    """The organisation's webhooks, the newest first; removed ones too, for their reason."""
+    """Lists the organisation's webhooks, the newest first; removed ones too, with their reason."""
     with farm.database.read() as session:
         rows, following = service.listed(session, limit=limit, cursor=cursor)
         return Page(items=[WebhookView.model_validate(row) for row in rows], next=following)
@@ -50,7 +52,7 @@ def list_webhooks(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cur
 
 @router.delete("/{webhook_id}")
 def remove_webhook(webhook_id: str, farm: FarmDep, _: PrincipalDep) -> WebhookView:
-    """Tell a webhook nothing more, not even what waits."""
+    """Removes a webhook. Nothing more is sent to it, not even deliveries that wait."""
     with farm.database.transaction() as session:
         return WebhookView.model_validate(service.remove(session, webhook_id))
 
@@ -67,7 +69,7 @@ def list_deliveries(
 
 @router.post("/{webhook_id}/test")
 async def send_test(webhook_id: str, farm: FarmDep, _: PrincipalDep) -> DeliveryView:
-    """Send a `webhook.test` now, once, and say what came of it."""
+    """Sends a `webhook.test` now, once, and returns the outcome."""
     delivery_id = await run_in_threadpool(_begin_test, farm, webhook_id)
     give_up_at = time.monotonic() + TEST_WITHIN_S
     while (delivery := await run_in_threadpool(_outcome_of, farm, delivery_id)) is None:
@@ -83,7 +85,7 @@ async def send_test(webhook_id: str, farm: FarmDep, _: PrincipalDep) -> Delivery
 
 
 def _begin_test(farm: Farm, webhook_id: str) -> str:
-    """The delivery's id; it is sent, unless that is the courier's."""
+    """Queues the test and returns the delivery's id; it is sent now, unless the courier is to send it."""
     with farm.database.transaction() as session:
         delivery_id = service.queue_test(session, webhook_id)
     if farm.settings.section(WebhookSettings).send_webhooks:

@@ -42,7 +42,7 @@ EMPTY = "Nobody is told yet. Name an address of yours below, and the farm posts 
 def part(
     session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
 ) -> AdminPart:
-    """The organisation's webhooks, and the form for another."""
+    """Returns the part with the organisation's webhooks, and the form for another."""
     listing = page_of(session, Webhook, Webhook.id, query, names=(Webhook.url,))
     webhooks = table(NAME, "Webhooks, newest first", COLUMNS, [_row(row) for row in listing.rows])
     lead = "The farm posts to these addresses when a compile or run ends, a device becomes slower, or its identity \
@@ -63,7 +63,7 @@ is used on two machines. Each message is signed; one that fails is sent again, l
 
 
 def blank() -> Form:
-    """The form for a new one."""
+    """Returns the form for a new one."""
     fields = (
         Field("url", "Address", "url", required=True, max_length=1000, hint="https://…; redirects are not followed"),
         Field("events", "When", "checks", options=EVENTS, ticked=tuple(name for name, _ in EVENTS)),
@@ -77,7 +77,7 @@ def body(typed: Typed) -> WebhookCreate:
 
 
 def creation_notice(webhook: WebhookCreated) -> CreationNotice:
-    """The secret that its messages are signed with."""
+    """Returns the notice with the secret with which its messages are signed."""
     note = "Whoever receives the messages checks their signature with it (docs/api.md). It is shown here only. Then \
 send a test from the list below."
     return CreationNotice("The address is told from now on", (("The secret of its signatures", webhook.secret),), note)
@@ -92,7 +92,7 @@ def outcome(delivery: DeliveryView) -> str:
 
 
 def standing_of(webhook: Webhook) -> str:
-    """`in force`, `failing`, `unconfirmed` or `removed`."""
+    """Returns the webhook's state: `in force`, `failing`, `unconfirmed` or `removed`."""
     if webhook.removed_at is not None:
         return "removed"
     if webhook.unconfirmed_at is not None:

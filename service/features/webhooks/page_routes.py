@@ -22,13 +22,13 @@ BeforeHook = Annotated[str, Query(max_length=200), OfRow("before", "hook")]
 
 @router.get("/webhooks")
 def show_webhooks(farm: FarmDep, find: Find = "", before: BeforeHook = "") -> Response:
-    """Who is told."""
+    """Shows the webhooks."""
     return part_page(farm, page.part, ListQuery(find, before))
 
 
 @router.post("/webhooks")
 def add_webhook(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Tell one more: the answer shows the secret of its signatures."""
+    """Adds a webhook. The answer shows the secret with which deliveries are signed."""
 
     def add() -> CreationNotice:
         return page.creation_notice(endpoints.create_webhook(page.body(typed), farm, principal))
@@ -38,14 +38,14 @@ def add_webhook(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Resp
 
 @router.post("/webhooks/{webhook_id}/remove")
 def remove_webhook(webhook_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Tell one no more."""
+    """Removes a webhook."""
     removed = endpoints.remove_webhook(webhook_id, farm, principal)
     return forms.done(path("webhooks"), f"{removed.url} is told nothing more")
 
 
 @router.post("/webhooks/{webhook_id}/test")
 async def send_test(webhook_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Send one a test, and say what came of it."""
+    """Sends a test to a webhook, and shows the outcome."""
     delivery = await endpoints.send_test(webhook_id, farm, principal)
     is_bad = delivery.state != "delivered"
     return forms.done(path("webhooks"), page.outcome(delivery), "bad" if is_bad else "good")

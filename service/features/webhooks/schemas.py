@@ -13,7 +13,7 @@ ALL_EVENTS = get_args(EventName)
 
 
 class WebhookCreate(RequestBody):
-    """Where to tell of what."""
+    """A new webhook: the address to send to, and the events to send."""
 
     url: str = Field(min_length=1, max_length=1000, description="https:// (or http://); redirects are not followed")
     events: list[EventName] = Field(default=[*ALL_EVENTS], min_length=1, max_length=len(ALL_EVENTS))

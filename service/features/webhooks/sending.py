@@ -35,7 +35,7 @@ class Outcome:
     status: int | None
     error: str
     took_s: float = 0.0
-    """Until there was an answer."""
+    """Seconds until there was an answer."""
 
     @property
     def is_taken(self) -> bool:
@@ -44,19 +44,19 @@ class Outcome:
 
 
 def new_webhook_secret() -> str:
-    """256 random bits, as the specification writes them."""
+    """Returns a secret of 256 random bits, in the specification's format."""
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def signature(secret: str, delivery_id: str, timestamp: int, body: bytes) -> str:
-    """`v1,<Base64>`."""
+    """Returns the signature, as `v1,<Base64>`."""
     key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
     signed = f"{delivery_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
 def send(url: str, secret: str, delivery_id: str, body: bytes, allowed: Sequence[Network]) -> Outcome:
-    """POST the body, signed for now. What an address says beyond its status is not read."""
+    """Posts the body, signed for now. Of the answer only the status is read."""
     timestamp, began = int(time.time()), time.monotonic()
     headers = {
         "Host": urlsplit(url).netloc,
@@ -91,7 +91,7 @@ def _error_text(problem: Exception) -> str:
 
 
 def _post(url: str, headers: dict[str, str], body: bytes, allowed: Sequence[Network]) -> int:
-    """The answer's status. Raises: Refused, OSError, HTTPException."""
+    """Returns the answer's status. Raises: Refused, OSError, HTTPException."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or SCHEMES[parts.scheme]
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

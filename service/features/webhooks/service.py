@@ -23,7 +23,7 @@ TESTS_PER_MINUTE = 6
 def create(
     session: Session, settings: WebhookSettings, principal: Principal, *, url: str, events: Sequence[str]
 ) -> Webhook:
-    """A new webhook of the caller's organisation. Raises: Invalid (the URL), TooMany."""
+    """Creates a webhook of the caller's organisation. Raises: Invalid (the URL), TooMany."""
     check_url(url, networks(settings.webhook_networks))
     query = select(func.count()).select_from(Webhook).where(Webhook.removed_at.is_(None))
     most = settings.webhooks_per_organisation
@@ -42,12 +42,12 @@ def create(
 
 
 def listed(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequence[Webhook], str | None]:
-    """A page of the organisation's webhooks, the newest first; those that are removed too."""
+    """Returns a page of the organisation's webhooks, the newest first; those that are removed too."""
     return newest_first(session, select(Webhook), Webhook.id, limit=limit, cursor=cursor)
 
 
 def find(session: Session, webhook_id: str) -> Webhook:
-    """The organisation's webhook. Raises: NotFound."""
+    """Returns the organisation's webhook. Raises: NotFound."""
     webhook = session.get(Webhook, webhook_id)
     if webhook is None:
         raise NotFound("webhook.unknown", f"no webhook {webhook_id!r:.60}", hint="GET /webhooks lists yours")
@@ -55,7 +55,7 @@ def find(session: Session, webhook_id: str) -> Webhook:
 
 
 def remove(session: Session, webhook_id: str) -> Webhook:
-    """Tell it nothing more. Raises: NotFound."""
+    """Removes a webhook: nothing more is sent to it. Raises: NotFound."""
     webhook = find(session, webhook_id)
     if webhook.removed_at is None:
         webhook.removed_at, webhook.removed_because = time.time(), "its owner removed it"
@@ -65,14 +65,14 @@ def remove(session: Session, webhook_id: str) -> Webhook:
 def deliveries(
     session: Session, webhook_id: str, *, limit: int, cursor: str | None
 ) -> tuple[Sequence[WebhookDelivery], str | None]:
-    """A page of what was told, the newest first. Raises: NotFound."""
+    """Returns a page of deliveries, the newest first. Raises: NotFound."""
     webhook = find(session, webhook_id)
     query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id)
     return newest_first(session, query, WebhookDelivery.id, limit=limit, cursor=cursor)
 
 
 def queue_test(session: Session, webhook_id: str) -> str:
-    """A delivery that tells nothing; its id. Raises: NotFound; Conflict (removed); TooMany: it sends at once."""
+    """Queues a test delivery and returns its id. Raises: NotFound; Conflict (removed); TooMany: it sends at once."""
     webhook = find(session, webhook_id)
     if webhook.removed_at is not None:
         raise Conflict(

@@ -19,7 +19,7 @@ PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add `backup`, `restore` and `confirm`."""
+    """Adds `backup`, `restore` and `confirm`."""
     for name, run, text in (
         ("backup", _backup, "write the farm's record to a file"),
         ("restore", _restore, "fill an empty farm from a backup"),

@@ -37,8 +37,9 @@ class BackupError(Exception):
 
 
 def farm_tables(connection: Connection) -> list[Table]:
-    """The farm's tables as the database has them, the referred ones first: columns and references, which rows need, and
-    no indexes, some of which SQLAlchemy cannot describe."""
+    """Returns the farm's tables as the database has them, the referred ones first: columns and references, which rows
+    need, and no indexes, some of which SQLAlchemy cannot describe.
+    """
     metadata, inspector = MetaData(), inspect(connection)
     for name in inspector.get_table_names():
         if name in NOT_OURS or name.startswith(SET_ASIDE):
@@ -65,7 +66,9 @@ def to_line(row: Mapping[str, Any]) -> bytes:
 
 
 def seal(keys: Mapping[str, bytes], passphrase: str) -> bytes:
-    """Key files by name, for who has the passphrase (scrypt, AES-256-GCM). Raises: BackupError if it is short."""
+    """Encrypts the key files, by name, with the passphrase (scrypt, AES-256-GCM). Raises: BackupError if it is
+    short.
+    """
     if len(passphrase) < FEWEST_PASSPHRASE_CHARACTERS:
         raise BackupError(
             f"the passphrase has {len(passphrase)} characters, it needs at least {FEWEST_PASSPHRASE_CHARACTERS}"
@@ -77,7 +80,7 @@ def seal(keys: Mapping[str, bytes], passphrase: str) -> bytes:
 
 
 def unseal(data: bytes, passphrase: str) -> dict[str, bytes]:
-    """The key files. Raises: BackupError for another passphrase, or changed bytes."""
+    """Decrypts the key files. Raises: BackupError for another passphrase, or changed bytes."""
     try:
         plain = AESGCM(_key(passphrase, data[:16])).decrypt(data[16:28], data[28:], FORM.encode())
     except (InvalidTag, ValueError):

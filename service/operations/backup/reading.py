@@ -60,8 +60,8 @@ class _Hashing(io.RawIOBase):
 
 
 def restore_backup(settings: Settings, source: Path, *, passphrase: str | None, say: Say) -> Read:
-    """Fill an empty farm from a backup, and let nothing of it in silently (`unconfirmed.py`). All rows are one
-    transaction, that of the newest schema too: it is done whole, or the database stays empty.
+    """Fills an empty farm from a backup, and lets nothing of it in silently (`unconfirmed.py`). All rows are written in
+    one transaction, with the migration to the newest schema: either all of it is done, or the database stays empty.
 
     Raises: BackupError for a farm that is not empty, a file that is cut off, damaged or from newer code.
     """
@@ -130,7 +130,7 @@ FIRST_ROWS = (("organisations", HOME),)
 
 @contextmanager
 def _empty_farm(settings: Settings, schema: str) -> Iterator[Connection]:
-    """A transaction on an empty database of that schema. Raises: BackupError if it holds rows."""
+    """Yields a transaction on an empty database of that schema. Raises: BackupError if it holds rows."""
     database = Database(settings.database)
     try:
         with database.engine.connect() as connection:
@@ -149,7 +149,9 @@ def _empty_farm(settings: Settings, schema: str) -> Iterator[Connection]:
 
 @contextmanager
 def _foreign_keys_unenforced(connection: Connection) -> Iterator[None]:
-    """On SQLite, where migrations rebuild tables that others refer to; the last one looks that none is broken."""
+    """Suspends foreign keys during the block, on SQLite, where migrations rebuild tables to which others refer. The
+    last migration checks that no reference is broken.
+    """
     driver: Any = connection.connection.dbapi_connection
     is_sqlite = connection.dialect.name == "sqlite"
     if is_sqlite:
@@ -172,7 +174,7 @@ def _refuse_rows(connection: Connection) -> None:
 
 
 def _forget_first_rows(connection: Connection) -> None:
-    """The backup has them too."""
+    """Deletes the rows that a new database begins with: the backup has them too."""
     for table in farm_tables(connection):
         if table.name in dict(FIRST_ROWS):
             connection.execute(delete(table))

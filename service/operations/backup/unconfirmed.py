@@ -62,7 +62,9 @@ class Waiting:
 
 
 def revive_nothing(session: Session, settings: Settings, *, backup_at: float) -> list[str]:
-    """Drop what lets somebody in, and let keys, devices and webhooks wait; what is to be said of it, line by line."""
+    """Drops what lets somebody in, and makes keys, devices and webhooks wait for confirmation. Returns what to report
+    about it, line by line.
+    """
     now = time.time()
     names = _organisations(session)
     lines = [f"the backup is of {utc_text(backup_at)}, and does not know what was revoked or removed since"]
@@ -114,7 +116,9 @@ def _good_then(session: Session, names: dict[str, str], backup_at: float) -> lis
 
 
 def _drop(session: Session, now: float) -> dict[str, int]:
-    """Delete what lets in, answers or is sent without anybody's word; how many rows, in words."""
+    """Deletes what lets in, answers or is sent without anybody's consent. Returns how many rows, by their name in
+    words.
+    """
     fresh = EnrolmentToken.expires_at > now
     uses = select(EnrolmentToken.id).where(fresh, EnrolmentToken.id.is_not(None))
     session.execute(delete(EnrolmentUse).where(EnrolmentUse.token_id.in_(uses)))
@@ -147,7 +151,9 @@ _KINDS: tuple[tuple[str, Any, Callable[[float], tuple[ColumnElement[bool], ...]]
 
 
 def waiting(session: Session) -> list[Waiting]:
-    """Keys, devices and webhooks that came back by a restore and that nobody has confirmed, revoked or removed."""
+    """Returns the keys, devices and webhooks that came back by a restore and that nobody has confirmed, revoked or
+    removed.
+    """
     names, now = _organisations(session), time.time()
     return [
         Waiting(word, row, names.get(row.organisation_id) or row.organisation_id)
@@ -157,8 +163,9 @@ def waiting(session: Session) -> list[Waiting]:
 
 
 def confirm(session: Session, ids: Collection[str] | None) -> list[Waiting]:
-    """Let these in again, or all that wait (None). Raises: BackupError, naming what does not wait; none is let in
-    then."""
+    """Confirms these, or all that wait (None), so that they may use the farm again. Raises: BackupError, which names
+    what does not wait; none is confirmed then.
+    """
     by_id = {entry.row.id: entry for entry in waiting(session)}
     strangers = sorted(set(ids or ()) - set(by_id))
     if strangers:

@@ -29,7 +29,7 @@ PART_BYTES = 64 << 20
 
 
 def key_files(settings: Settings) -> tuple[Path, ...]:
-    """Files with the farm's own keys, as they are called in a backup too; what is not there is not taken.
+    """Returns the files with the farm's keys, by their names in a backup too; files that are not there are left out.
 
     None is an API key: a restored farm makes its operator another.
     """
@@ -44,14 +44,14 @@ class Written:
     members: dict[str, str] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     digests: set[str] = field(default_factory=set)
-    """That occur in rows: of stored files, and of much else."""
+    """Digests that occur in rows: of stored files, and of much else."""
 
     def add(self, name: str, data: bytes) -> None:
-        """A member whose bytes are at hand."""
+        """Adds a member whose bytes are at hand."""
         self.add_stream(name, io.BytesIO(data), len(data))
 
     def add_stream(self, name: str, stream: IO[bytes], size: int) -> str:
-        """A member read from a stream; its digest."""
+        """Adds a member that is read from a stream. Returns its digest."""
         entry = tarfile.TarInfo(name)
         entry.size, entry.mode = size, 0o600
         reader = _Hashing(stream)
@@ -74,7 +74,7 @@ class _Hashing(io.RawIOBase):
 
 
 def write_backup(settings: Settings, to: Path, *, passphrase: str | None, say: Say) -> list[str]:
-    """Write the farm's record to a new file; damaged or lost files that its rows name are left out and returned.
+    """Writes the farm's record to a new file. Damaged or lost files that its rows name are left out and returned.
 
     `passphrase`: the farm's key files go in too, encrypted by it; None: they stay out. Raises: BackupError.
     """
@@ -134,7 +134,7 @@ def _write_table(out: Written, session: Session, table: Table) -> None:
 
 
 def _parts(out: Written, session: Session, table: Table) -> Iterator[IO[bytes]]:
-    """The table's lines in temporary files of bounded size (a member says its size before its bytes)."""
+    """Yields the table's lines in temporary files of bounded size (a member says its size before its bytes)."""
     part = tempfile.TemporaryFile()  # noqa: SIM115 (whoever gets it closes it)
     for row in session.execute(select(table), execution_options={"yield_per": ROWS_AT_ONCE}).mappings():
         line = to_line(dict(row))
@@ -148,7 +148,9 @@ def _parts(out: Written, session: Session, table: Table) -> Iterator[IO[bytes]]:
 
 
 def _write_files(out: Written, storage: Storage, say: Say) -> list[str]:
-    """Every stored file that a row names, or a listing among them; those whose bytes are not what they should be."""
+    """Writes every stored file that is named by a row, or by a listing among those files. Returns the files whose bytes
+    are not what they should be.
+    """
     lost, remaining, seen, total = [], sorted(out.digests), set(out.digests), 0
     while remaining:
         digest = remaining.pop()

@@ -117,7 +117,7 @@ def _finding(name: str, error: Exception) -> Finding:
 
 
 def farm_checks(farm: Farm) -> tuple[Check, ...]:
-    """Every check there is; limits of time in seconds."""
+    """Returns all checks, with their time limits in seconds."""
     return (
         Check("database", 3.0, lambda: _write(farm)),
         Check("migrations", 3.0, lambda: check_schema(farm.database)),
@@ -129,13 +129,13 @@ def farm_checks(farm: Farm) -> tuple[Check, ...]:
 
 
 def _write(farm: Farm) -> None:
-    """The database takes a write, which says that this process lives."""
+    """Checks that the database accepts a write, which records that this process lives."""
     with farm.database.transaction() as session:
         give_sign(session, "api")
 
 
 def _see_workers(farm: Farm) -> None:
-    """Some worker lives, and takes work: a sign of life says nothing of the queue.
+    """Checks that some worker lives and takes work: a sign of life alone says nothing about the queue.
 
     Each waiting job rings once in `doorbell_s`. One that has waited for `UNHEARD_DOORBELLS` of them is not heard, if in
     that time no compile has begun, fewer are under way than workers can run, and its organisation may have another.

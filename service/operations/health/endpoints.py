@@ -19,7 +19,7 @@ EXCLUDE = "Checks to leave out, such as `workers` for a load balancer: requests 
 
 @router.get("/healthz")
 def healthz() -> dict[str, str]:
-    """The process is alive."""
+    """Answers that the process is alive."""
     return {"status": "ok"}
 
 
@@ -27,7 +27,9 @@ def healthz() -> dict[str, str]:
 def readyz(
     request: Request, exclude: Annotated[list[str] | None, Query(description=EXCLUDE, max_length=20)] = None
 ) -> Response:
-    """Every part is fit for work: database (takes a write), migrations, storage, broker, disk, workers."""
+    """Checks that every part is ready for work: database (accepts a write), migrations, storage, broker, disk,
+    workers.
+    """
     readiness: Readiness = request.app.state.readiness
     names = [check.name for check in readiness.checks]
     if unknown := sorted(set(exclude or ()) - set(names)):
@@ -50,6 +52,8 @@ def readyz(
 
 @router.get("/metrics", response_class=Response)
 def show_metrics(request: Request, _: PrincipalDep) -> Response:
-    """Figures of this process and of the whole farm, in the Prometheus text format: the scope `operate` at home."""
+    """Returns figures of this process and of the whole farm, in the Prometheus text format. Needs the scope `operate`
+    in the farm's organisation.
+    """
     metrics: Metrics = request.app.state.metrics
     return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)

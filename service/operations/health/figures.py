@@ -63,7 +63,7 @@ class Ended:
         self._seconds = 0.0
 
     def read(self, session: Session) -> list[Metric]:
-        """The counters, up to a moment ago."""
+        """Returns the counters, up to a moment ago."""
         until = time.time() - self._settled_s
         self._attempts.update(_by_outcome(session, Attempt, self._until, until))
         self._jobs.update(_by_outcome(session, Job, self._until, until))
@@ -132,7 +132,7 @@ class CachedFigure:
     again_at: float = float("-inf")
 
     def get(self, farm: Farm) -> list[Metric]:
-        """The figures; read anew if they are old."""
+        """Returns the figures; read anew if they are old."""
         started = time.monotonic()
         if started >= self.again_at:
             with farm.database.read() as session:
@@ -143,7 +143,7 @@ class CachedFigure:
 
 
 class FarmCollector(Collector):
-    """All figures of one farm."""
+    """A collector of all figures of one farm."""
 
     def __init__(self, farm: Farm) -> None:
         self._farm = farm
@@ -160,11 +160,11 @@ class FarmCollector(Collector):
         )
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: registering must not touch the database."""
+        """Yields nothing, since registering must not touch the database."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """The figures."""
+        """Yields the figures."""
         with self._lock:
             for figure in self._kept:
                 yield from figure.get(self._farm)
@@ -172,7 +172,7 @@ class FarmCollector(Collector):
 
 
 def gauge(name: str, text: str, labels: Sequence[str], rows: Sequence[tuple[Sequence[str], float]]) -> Metric:
-    """A gauge with its samples."""
+    """Returns a gauge with its samples."""
     metric = GaugeMetricFamily(f"pockfarm_{name}", text, labels=list(labels))
     for values, number in rows:
         metric.add_metric(list(values), number)

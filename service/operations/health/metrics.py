@@ -33,7 +33,9 @@ class Requests:
         )
 
     def note(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
-        """Count one. Labels are route templates, known methods and our own statuses: a client cannot make new ones."""
+        """Counts a request. Labels are route templates, known methods and our own statuses: a client cannot make new
+        ones.
+        """
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
         self.count.labels(method, route, str(status)).inc()
@@ -49,7 +51,7 @@ class Metrics:
         self._farm = FarmCollector(farm)
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """Returns the metrics in the exposition format."""
         registry = self.registry
         if os.environ.get(MULTIPROCESS):
             registry = CollectorRegistry()

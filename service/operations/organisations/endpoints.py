@@ -26,7 +26,7 @@ router = APIRouter(tags=["organisations"])
 def create_organisation(
     body: OrganisationCreate, farm: WholeFarmDep, _: PrincipalDep, repeats: RepeatsDep = EVERY_TIME
 ) -> OrganisationView:
-    """Add a tenant; its first key comes from `POST /organisations/{id}/keys`."""
+    """Adds a tenant; its first key comes from `POST /organisations/{id}/keys`."""
 
     def create() -> OrganisationView:
         return OrganisationView.model_validate(service.create(session, body.name))
@@ -37,7 +37,7 @@ def create_organisation(
 
 @router.get("/organisations")
 def list_organisations(farm: WholeFarmDep, _: PrincipalDep) -> list[OrganisationView]:
-    """Every tenant, closed ones too."""
+    """Lists every tenant, closed ones too."""
     with farm.database.read() as session:
         return [OrganisationView.model_validate(organisation) for organisation in service.newest(session)]
 
@@ -46,7 +46,7 @@ def list_organisations(farm: WholeFarmDep, _: PrincipalDep) -> list[Organisation
 def change_organisation(
     organisation_id: str, body: OrganisationChange, farm: WholeFarmDep, _: PrincipalDep
 ) -> OrganisationDetail:
-    """Change a tenant's name, its limits, and how long what it has stays."""
+    """Changes a tenant's name, its limits, and how long its data is retained."""
     with farm.database.transaction() as session:
         organisation = service.find(session, organisation_id)
         if body.name is not None:
@@ -60,7 +60,9 @@ def change_organisation(
 
 @router.post("/organisations/{organisation_id}/close")
 def close_organisation(organisation_id: str, farm: WholeFarmDep, _: PrincipalDep) -> OrganisationView:
-    """Take none of a tenant's keys from now on, and remove its devices; what it began on others goes on."""
+    """Closes a tenant: none of its keys is accepted from now on, and its devices are removed. Work that it began on
+    other devices goes on.
+    """
     with farm.database.transaction() as session:
         return OrganisationView.model_validate(service.close(session, organisation_id))
 
@@ -69,7 +71,9 @@ def close_organisation(organisation_id: str, farm: WholeFarmDep, _: PrincipalDep
 def create_key_of_organisation(
     organisation_id: str, body: KeyCreate, farm: WholeFarmDep, _: PrincipalDep, repeats: RepeatsDep = EVERY_TIME
 ) -> KeyCreated:
-    """Make a key of a tenant, such as its administrator's first. The secret is in this answer and nowhere else."""
+    """Creates an API key of a tenant, such as its administrator's first. The secret is in this answer and nowhere
+    else.
+    """
 
     def create() -> KeyCreated:
         return make_key(session, farm.settings, body)
@@ -82,7 +86,7 @@ def create_key_of_organisation(
 
 @router.get("/organisation")
 def show_organisation(farm: FarmDep, principal: PrincipalDep) -> OrganisationDetail:
-    """The caller's own organisation, its limits and what it uses."""
+    """Returns the caller's organisation, its limits and what it uses."""
     with farm.database.read() as session:
         return _detail(session, farm, service.find(session, principal.organisation_id))
 

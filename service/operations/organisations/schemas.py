@@ -34,7 +34,7 @@ class OrganisationChange(RequestBody):
 
 
 class RetentionView(View):
-    """How long something stays with an organisation."""
+    """How long something of an organisation is retained."""
 
     name: RuleName
     words: str

@@ -20,7 +20,7 @@ from service.store.database.models import HOME, Device, Organisation
 
 
 def create(session: Session, name: str) -> Organisation:
-    """A new organisation. Raises: Conflict for a name that is taken."""
+    """Creates an organisation. Raises: Conflict for a name that is taken."""
     organisation = Organisation(name=_free(session, name))
     session.add(organisation)
     session.flush()
@@ -40,12 +40,12 @@ def _free(session: Session, name: str) -> str:
 
 
 def newest(session: Session) -> list[Organisation]:
-    """Every organisation, closed ones too, the newest first."""
+    """Returns every organisation, closed ones too, the newest first."""
     return list(session.scalars(select(Organisation).order_by(Organisation.id.desc())))
 
 
 def find(session: Session, organisation_id: str) -> Organisation:
-    """The organisation. Raises: NotFound."""
+    """Returns the organisation. Raises: NotFound."""
     organisation = session.scalar(select(Organisation).where(Organisation.id == organisation_id))
     if organisation is None:
         raise NotFound(
@@ -61,12 +61,12 @@ def rename(session: Session, organisation: Organisation, name: str) -> None:
 
 
 def set_quotas(organisation: Organisation, changes: Mapping[QuotaName, float | str]) -> None:
-    """Set limits of its own: a number, `unlimited`, or `default` (the farm's for all)."""
+    """Sets the organisation's limits: a number, `unlimited`, or `default` (the farm's for all)."""
     organisation.quotas = _changed(organisation.quotas, changes, "unlimited")
 
 
 def set_retention(organisation: Organisation, changes: Mapping[RuleName, float | str]) -> None:
-    """Set rules of its own: days, `forever`, or `default` (the farm's for all)."""
+    """Sets the organisation's rules: days, `forever`, or `default` (the farm's for all)."""
     organisation.retention = _changed(organisation.retention, changes, "forever")
 
 
@@ -89,7 +89,7 @@ def _quota_shown(session: Session, settings: Settings, organisation: Organisatio
 
 
 def retention_shown(settings: Settings, organisation: Organisation) -> list[RetentionView]:
-    """How long what it has stays."""
+    """Returns how long the organisation's data is retained."""
     return [
         RetentionView(name=name, words=words, days=days_of(settings, organisation.retention, name))
         for name, words in WORDS.items()

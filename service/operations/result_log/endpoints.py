@@ -36,7 +36,7 @@ class HeadView(View):
 
     size: int
     paper: dict[str, Any]
-    """As `GET /log/head` gave it then."""
+    """The signed head that `GET /log/head` returned then."""
 
 
 class HeadsView(View):
@@ -59,14 +59,16 @@ Index = Annotated[int, Query(ge=0, le=1 << 53)]
 
 @router.get("/log/checkpoint", response_class=Response, responses=SIGNED)
 def show_checkpoint(farm: WholeFarmDep, _: PrincipalDep) -> Response:
-    """The log's size and root hash now, signed by the farm: a DSSE envelope."""
+    """Returns the log's size and root hash now, signed by the farm: a DSSE envelope."""
     with farm.database.read() as session:
         return Response(dumps(log.checkpoint(session, farm)), media_type="application/json")
 
 
 @router.get("/log/head", response_class=Response, responses=SIGNED)
 def show_head(farm: WholeFarmDep, _: PrincipalDep) -> Response:
-    """As `/log/checkpoint`, with the signing key and its way to the root: `pockfarm log check` keeps it."""
+    """Returns the same as `/log/checkpoint`, with the signing key and its chain to the root. `pockfarm log check`
+    stores it.
+    """
     with farm.database.read() as session:
         return Response(dumps(log.head(session, farm)), media_type="application/json")
 
@@ -75,7 +77,9 @@ def show_head(farm: WholeFarmDep, _: PrincipalDep) -> Response:
 def list_heads(
     farm: WholeFarmDep, _: PrincipalDep, after: Index = 0, limit: Annotated[int, Query(ge=1, le=100)] = 100
 ) -> HeadsView:
-    """Heads that the farm signed and kept now and then, of more results than `after`: it can be held to them."""
+    """Lists heads that the farm signed and stored now and then, of more results than `after`, so that the log can be
+    checked against them.
+    """
     with farm.database.read() as session:
         heads = log.kept_heads(session, after, limit)
         return HeadsView(heads=[HeadView(size=head.size, paper=json.loads(head.paper)) for head in heads])
@@ -85,14 +89,14 @@ def list_heads(
 def list_leaves(
     farm: WholeFarmDep, _: PrincipalDep, start: Index = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> LeavesView:
-    """Leaf hashes of the log from an index on, in order."""
+    """Returns the leaf hashes of the log from an index on, in order."""
     with farm.database.read() as session:
         return LeavesView(start=start, size=log.size(session), leaves=log.leaves(session, start, limit))
 
 
 @router.get("/log/consistency")
 def show_consistency(farm: WholeFarmDep, _: PrincipalDep, first: Index, second: Index) -> ConsistencyView:
-    """The hashes that show the log of `first` results to be the beginning of that of `second`."""
+    """Returns the hashes that show the log of `first` results to be the beginning of that of `second`."""
     with farm.database.read() as session:
         count = log.size(session)
         if not 0 < first <= second <= count:

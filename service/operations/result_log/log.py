@@ -22,11 +22,13 @@ from service.store.key_list import rooted
 
 BATCH = 200
 HEAD_S = 6 * 3600.0
-"""Between the heads that are kept: so much of the log's end can be taken away without that they tell."""
+"""Seconds between two heads that are stored. Results that are newer than the last of them could be removed from the log
+without any stored head showing it.
+"""
 
 
 def log_results(farm: Farm) -> None:
-    """Append what is recorded and not logged yet, the oldest first."""
+    """Appends what is recorded and not logged yet, the oldest first."""
     try:
         with farm.database.transaction() as session:
             _append(session)
@@ -79,7 +81,7 @@ class _Tree:
         return self._known[level, position]
 
     def append(self, index: int, leaf: str) -> None:
-        """Add a leaf, and the subtrees that it completes."""
+        """Adds a leaf, and the subtrees that it completes."""
         level, position, node_hash = 0, index, leaf
         while True:
             self._session.add(LogNode(level=level, position=position, hash=node_hash))
@@ -91,13 +93,13 @@ class _Tree:
 
 
 def size(session: Session) -> int:
-    """How many results the log has."""
+    """Returns how many results the log has."""
     last = session.scalar(select(func.max(LoggedResult.place)))
     return 0 if last is None else last + 1
 
 
 def checkpoint(session: Session, farm: Farm) -> Envelope:
-    """The log as it is now, signed."""
+    """Returns the log as it is now, signed."""
     return farm.signer.sign(CHECKPOINT_TYPE, dumps(_head(session)))
 
 
@@ -107,12 +109,12 @@ def _head(session: Session) -> Checkpoint:
 
 
 def head(session: Session, farm: Farm) -> Signed:
-    """As `checkpoint`, with the keys' way to the root."""
+    """Returns the same as `checkpoint`, with the keys' chain to the root."""
     return signed(farm, CHECKPOINT_TYPE, _head(session))
 
 
 def keep_head(farm: Farm) -> None:
-    """Sign and keep the log's head if it has grown and the last was kept `HEAD_S` ago."""
+    """Signs and stores the log's head if it has grown and the last was stored `HEAD_S` ago."""
     now = time.time()
     with farm.database.read() as session:
         last = session.scalars(select(LogHead).order_by(LogHead.size.desc()).limit(1)).first()
@@ -130,12 +132,14 @@ def kept_heads(session: Session, after: int, limit: int) -> list[LogHead]:
 
 
 def consistency(session: Session, first: int, second: int) -> tuple[str, ...]:
-    """That the log of `first` results is the beginning of that of `second` (0 < first <= second <= its size)."""
+    """Returns the proof that the log of `first` results is the beginning of that of `second` (0 < first <= second <=
+    its size).
+    """
     return merkle.consistency(first, second, _Tree(session).complete)
 
 
 def leaves(session: Session, start: int, limit: int) -> list[str]:
-    """Hashes of entries from an index on."""
+    """Returns the hashes of entries from an index on."""
     query = select(LogNode.hash).where(LogNode.level == 0, LogNode.position >= start)
     return list(session.scalars(query.order_by(LogNode.position).limit(limit)))
 

@@ -1,1 +1,1 @@
-"""How long things stay, and what takes them when their time is over."""
+"""Retention: how long things stay, and what removes them when their time is over."""

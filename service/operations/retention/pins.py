@@ -16,7 +16,9 @@ from service.work.runs import service as runs
 
 
 def set_run(session: Session, run_id: str, *, is_pinned: bool) -> float | None:
-    """When the run was pinned. Raises: NotFound; Gone (what it used or made is not there any more)."""
+    """Pins or unpins a run. Returns when it was pinned. Raises: NotFound; Gone (what it used or made is not there any
+    more).
+    """
     run = runs.find(session, run_id)
     if is_pinned:
         refuse_taken_of(session, run)
@@ -25,7 +27,7 @@ def set_run(session: Session, run_id: str, *, is_pinned: bool) -> float | None:
 
 
 def refuse_taken_of(session: Session, run: Run) -> None:
-    """That all files of the run are there. Raises: Gone."""
+    """Checks that all files of the run are there. Raises: Gone."""
     used: tuple[tuple[holdings.Kind, str | None], ...] = (
         ("bundle", run.bundle_digest),
         ("dataset", run.dataset_digest),
@@ -40,7 +42,7 @@ def refuse_taken_of(session: Session, run: Run) -> None:
 
 
 def set_file(session: Session, kind: Literal["bundle", "dataset"], digest: str, *, is_pinned: bool) -> float | None:
-    """When the organisation's file was pinned. Raises: NotFound, Gone."""
+    """Pins or unpins a file of the organisation. Returns when it was pinned. Raises: NotFound, Gone."""
     query = (
         select(Holding)
         .where(Holding.organisation_id == organisation_of(session), Holding.kind == kind, Holding.digest == digest)

@@ -155,19 +155,19 @@ class Retention:
     now: float = field(default_factory=time.time)
 
     def run(self) -> list[Removal]:
-        """The whole pass."""
+        """Runs the whole pass. Returns what it removed."""
         for _ in self.steps():
             pass
         return self.removals
 
     def say(self) -> None:
-        """Log what it did."""
+        """Logs what it did."""
         if self.removals:
             size_bytes = sum(removal.size_bytes for removal in self.removals)
             LOG.info("retention took %d things (files of %d bytes)", len(self.removals), size_bytes)
 
     def steps(self) -> Iterator[None]:
-        """The pass, in steps that take little time each."""
+        """Runs the pass, and yields after each step, which takes little time."""
         with self.database.read() as session:
             rows = session.execute(select(Organisation.id, Organisation.retention).order_by(Organisation.id))
             owners = [(organisation_id, dict(overrides)) for organisation_id, overrides in rows]
@@ -192,7 +192,7 @@ class Retention:
 
     @contextmanager
     def _trial(self) -> Iterator[Session]:
-        """A transaction, which a dry run undoes at its end."""
+        """Yields a transaction, which a dry run undoes at its end."""
         with self.database.transaction() as session:
             yield session
             if self.dry_run:
@@ -215,7 +215,9 @@ class Retention:
             note(session, removal)
 
     def _models_of_jobs(self, organisation_id: str, before: float) -> Iterator[None]:
-        """A model that was sent with its request is kept by the jobs that compiled it."""
+        """Removes models that were sent with their requests. The jobs that compiled such a model protect it until they
+        are old enough.
+        """
         old = (
             Job.organisation_id == organisation_id,
             Job.state.not_in(OPEN_JOB_STATES),
@@ -279,7 +281,7 @@ class Retention:
             note(session, removal)
 
     def _batches(self, query: Select[str, str], order: InstrumentedAttribute[str]) -> Iterator[list[str]]:
-        """First columns of `query`, whose second one is `order`, a few at a time."""
+        """Yields the first columns of `query`, whose second one is `order`, a few at a time."""
         last = ""
         while True:
             with self.database.read() as session:
@@ -299,14 +301,16 @@ def _is_still_due(holding: Holding, before: float) -> bool:
 
 
 def _answer_no_more(session: Session, bundle: str, organisation_id: str) -> None:
-    """The same request compiles anew from now on: the job that made the bundle no longer answers it."""
+    """Makes the same request compile anew from now on: the job that made the bundle no longer answers it."""
     conditions = (Job.bundle_digest == bundle, Job.organisation_id == organisation_id)
     for job_id in session.scalars(select(Job.id).where(*conditions)).all():
         session.execute(update(Job).where(Job.id == job_id).values(request_digest=digest_of(job_id.encode())))
 
 
 def release_free(session: Session, files: Sequence[str]) -> set[str]:
-    """Let go of those locked files that nobody holds and no open run needs: records of them keep them no more."""
+    """Releases those locked files that nobody holds and no open run needs: records that name them no longer protect
+    them. Returns the files that were released.
+    """
     open_files = {digest for digest in files if is_open_anywhere(session, digest)}
     free = sorted(set(files) - open_files)
     noted = update(FileUse).where(FileUse.digest.in_(free), FileUse.released_at.is_(None))
@@ -317,7 +321,7 @@ def release_free(session: Session, files: Sequence[str]) -> set[str]:
 
 
 def note(session: Session, removal: Removal) -> None:
-    """The audit log's entry, in the transaction of what it tells."""
+    """Adds the removal to the audit log, in the same transaction."""
     size = f", {removal.size_bytes:,} bytes" if removal.size_bytes else ""
     detail = f"{removal.what}{size}: removed by the rules of retention"
     add_entry(session, removal.organisation_id, "retention", subject=removal.subject, detail=detail)

@@ -24,7 +24,7 @@ DAY_S = 86400.0
 
 
 def days_of(settings: Settings, overrides: Mapping[str, float | None], name: RuleName) -> float | None:
-    """How long it stays with an organisation that has these rules of its own; None: for ever."""
+    """Returns the days that something stays with an organisation that has these rules; None: for ever."""
     if name in overrides:
         return overrides[name]
     default: float | None = getattr(settings, f"retention_{name}_days")

@@ -1,1 +1,1 @@
-"""Who did what in an organisation, on what, and what came of it."""
+"""The audit log: who did what in an organisation, to what, and with what outcome."""

@@ -16,7 +16,7 @@ COMMAND = "service.admin "
 
 
 def address_of(scope: Mapping[str, Any]) -> str:
-    """Where a request came from, by its ASGI scope; a `Request` is one too."""
+    """Returns the address from which a request came, by its ASGI scope; a `Request` is one too."""
     return clean_text(str((scope.get("client") or ("",))[0]), 100)
 
 
@@ -31,7 +31,9 @@ def add_entry(
     key_id: str | None = None,
     status: int = 200,
 ) -> None:
-    """Note what was done for an organisation. `status`: of the answer, or 200; from 400 on it was refused."""
+    """Adds an entry about what was done for an organisation. `status`: that of the answer, or 200; from 400 on the act
+    was refused.
+    """
     session.add(
         AuditEntry(
             organisation_id=organisation_id,

@@ -19,7 +19,7 @@ Text = Annotated[str, Query(max_length=200)]
 def audit_filter(
     action: Text = "", outcome: Text = "", key: Text = "", user: Text = "", subject: Text = ""
 ) -> AuditFilter:
-    """The filter of a query."""
+    """Returns the filter of a query."""
     return AuditFilter(action, outcome, key, user, subject)
 
 
@@ -28,7 +28,9 @@ AuditFilterDep = Annotated[AuditFilter, Depends(audit_filter)]
 
 @router.get("/audit")
 def list_audit(farm: FarmDep, chosen: AuditFilterDep, limit: Limit = 50, cursor: Cursor = None) -> Page[AuditView]:
-    """Requests that changed something, or were to, the newest first; `action` is `POST /runs`, for example."""
+    """Lists requests that changed something, or were meant to, the newest first; `action` is `POST /runs`, for
+    example.
+    """
     with farm.database.read() as session:
         rows, following = service.newest(session, chosen, limit=limit, cursor=cursor)
         return Page(items=rows, next=following)

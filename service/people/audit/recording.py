@@ -25,7 +25,7 @@ READING = ("GET", "HEAD", "OPTIONS")
 MOST_BODY_BYTES = 64 << 10
 """Largest answer that is searched for the id of what was made."""
 CALLER = "principal"
-"""In a request's state."""
+"""Name of the caller in a request's state."""
 Entry = Mapping[str, Any]
 """Columns of an `AuditEntry`."""
 TOLD = ("organisation_id", "key_id", "action", "subject", "status")

@@ -18,7 +18,7 @@ class AuditView(View):
     user_id: str | None
     user_name: str | None
     address: str
-    """Where it came from."""
+    """Address from which the request came."""
     action: str
     """Method and path."""
     subject: str

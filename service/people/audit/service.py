@@ -21,7 +21,7 @@ OUTCOMES = ("done", "refused", "failed")
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which entries to list; what is empty does not restrict."""
+    """A filter of audit entries; what is empty does not restrict."""
 
     action: str = ""
     """Method and path: `POST /runs`."""
@@ -35,7 +35,7 @@ class AuditFilter:
         check_value("outcome", self.outcome, OUTCOMES)
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """Over `AuditEntry`."""
+        """Returns the filter as conditions on `AuditEntry`."""
         pairs = (
             (AuditEntry.action, self.action),
             (AuditEntry.outcome, self.outcome),
@@ -49,7 +49,7 @@ class AuditFilter:
 def newest(
     session: Session, chosen: AuditFilter, *, limit: int, cursor: str | None
 ) -> tuple[list[AuditView], str | None]:
-    """A page of entries, the newest first, and the next cursor."""
+    """Returns a page of entries, the newest first, and the next cursor."""
     query = select(AuditEntry).where(*chosen.conditions())
     rows, following = newest_first(session, query, AuditEntry.id, limit=limit, cursor=cursor)
     keys = _names(session, ApiKey, {row.key_id for row in rows if row.key_id})
@@ -59,7 +59,7 @@ def newest(
 
 
 def everything(database: Database, chosen: AuditFilter) -> Iterator[AuditView]:
-    """Every entry, the newest first, read in batches: each in a session of its own."""
+    """Yields every entry, the newest first, read in batches, each in a session of its own."""
     cursor: str | None = None
     while True:
         with database.read() as session:

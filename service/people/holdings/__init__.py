@@ -1,1 +1,1 @@
-"""Which files an organisation has: what it sent, and what its own work made."""
+"""The files that an organisation has: what it sent, and what its work made."""

@@ -18,7 +18,7 @@ from service.store.storage.store import CHUNK_BYTES
 
 
 def store_within(farm: Farm, stream: BinaryIO, *, limit_bytes: int, what: str) -> StoredFile:
-    """`store_upload`, if the caller's organisation has room for the file or holds it. Raises: Forbidden, TooLarge,
+    """Calls `store_upload` if the caller's organisation has room for the file or holds it. Raises: Forbidden, TooLarge,
     Invalid.
 
     Whoever then notes that it is held asks again (`removed_if_refused`): others may have taken the room meanwhile.
@@ -46,7 +46,7 @@ def _check_room(farm: Farm, stream: BinaryIO, size_bytes: int) -> None:
 
 @contextmanager
 def removed_if_refused(farm: Farm, stored: StoredFile) -> Iterator[None]:
-    """If the block refuses the file, what was stored for it goes, unless something else refers to it."""
+    """Removes the stored file if the block refuses it, unless something else refers to it."""
     try:
         yield
     except Problem:

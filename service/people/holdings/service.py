@@ -36,8 +36,9 @@ def hold(
     name: str = "",
     plan_name: str = "",
 ) -> None:
-    """Note that the organisation (the session's, if none is given) has the file, perhaps again after retention took
-    it."""
+    """Records that the organisation (the session's, if none is given) has the file, perhaps again after retention
+    removed it.
+    """
     fields: dict[str, Any] = {
         "organisation_id": organisation_id or organisation_of(session),
         "kind": kind,
@@ -64,13 +65,14 @@ def hold(
 def hold_within(
     session: Session, settings: Settings, kind: Kind, digest: str, *, size_bytes: int, name: str = ""
 ) -> None:
-    """`hold`, if the organisation has room for one more. Raises: Forbidden."""
+    """Calls `hold` if the organisation has room for one more. Raises: Forbidden."""
     check_room(session, settings, digest, more_bytes=size_bytes)
     hold(session, kind, digest, size_bytes=size_bytes, name=name)
 
 
 def check_room(session: Session, settings: Settings, digest: str, *, more_bytes: int, is_stored: bool = True) -> None:
-    """That the session's organisation has room for a file, or holds it: each counts once, whatever it is used as.
+    """Checks that the session's organisation has room for a file, or holds it already: each file counts once, whatever
+    it is used as.
 
     Raises: Forbidden.
     """
@@ -122,7 +124,7 @@ AGAIN: Mapping[Kind, str] = {
 
 
 def refuse_taken(session: Session, kind: Kind, digest: str, *, where: str = "") -> None:
-    """That retention has not taken the session's file. Raises: Gone."""
+    """Checks that retention has not removed the session's file. Raises: Gone."""
     query = select(Holding.files_removed_at).where(*_is_own(session, kind, digest))
     removed_at = session.scalar(query)
     if removed_at is not None:
@@ -130,7 +132,9 @@ def refuse_taken(session: Session, kind: Kind, digest: str, *, where: str = "") 
 
 
 def use(session: Session, kind: Kind, digest: str, *, where: str = "") -> Holding | None:
-    """The session's holding, if there is one; retention does not take it before this transaction ends. Raises: Gone."""
+    """Returns the session's holding, if there is one; retention does not take it before this transaction ends. Raises:
+    Gone.
+    """
     query = select(Holding).where(*_is_own(session, kind, digest)).with_for_update(read=True)
     holding = session.scalar(query, execution_options={"populate_existing": True})
     if holding is not None and holding.files_removed_at is not None:

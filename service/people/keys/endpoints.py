@@ -26,7 +26,7 @@ To = Annotated[str, Query(max_length=300, pattern=PAGE, description="The page of
 
 @router.post("/keys", status_code=201)
 def create_key(body: KeyCreate, farm: FarmDep, repeats: RepeatsDep = EVERY_TIME) -> KeyCreated:
-    """Make an API key of the caller's organisation. The secret is in this answer and nowhere else."""
+    """Creates an API key of the caller's organisation. The secret is in this answer and nowhere else."""
 
     def create() -> KeyCreated:
         return make_key(session, farm.settings, body)
@@ -36,7 +36,9 @@ def create_key(body: KeyCreate, farm: FarmDep, repeats: RepeatsDep = EVERY_TIME)
 
 
 def make_key(session: Session, settings: Settings, body: KeyCreate) -> KeyCreated:
-    """The key that is asked for, in the session's organisation. Raises: NotFound (the person), Forbidden."""
+    """Creates the key that the request asks for, in the session's organisation. Raises: NotFound (the person),
+    Forbidden.
+    """
     quotas.check(session, settings, "keys")
     if body.user is not None:
         users.find(session, body.user, where="user")
@@ -53,14 +55,14 @@ def make_key(session: Session, settings: Settings, body: KeyCreate) -> KeyCreate
 
 @router.get("/keys")
 def list_keys(farm: FarmDep) -> list[KeyView]:
-    """Every key of the organisation, revoked ones too."""
+    """Lists every key of the organisation, revoked ones too."""
     with farm.database.read() as session:
         return [key_view(key) for key in service.list_keys(session)]
 
 
 @router.delete("/keys/{key_id}")
 def revoke_key(key_id: str, farm: FarmDep) -> KeyView:
-    """Revoke a key, and every dashboard session that was opened with it."""
+    """Revokes a key, and every dashboard session that was opened with it."""
     with farm.database.transaction() as session:
         key = service.revoke_key(session, key_id)
         if key is None:
@@ -70,7 +72,7 @@ def revoke_key(key_id: str, farm: FarmDep) -> KeyView:
 
 @router.post("/dashboard/links", status_code=201)
 def create_link(farm: FarmDep, principal: PrincipalDep, repeats: RepeatsDep = EVERY_TIME) -> LinkCreated:
-    """Make a link that opens the dashboard once, on behalf of the calling key."""
+    """Creates a link that opens the dashboard once, on behalf of the calling key."""
 
     def create() -> LinkCreated:
         token, expires_at = service.create_link(session, key_id=principal.key_id, lifetime_s=farm.settings.link_s)
@@ -85,7 +87,7 @@ def create_link(farm: FarmDep, principal: PrincipalDep, repeats: RepeatsDep = EV
 def open_link(
     request: Request, token: Annotated[str, Path(max_length=200)], farm: WholeFarmDep, to: To = "/"
 ) -> Response:
-    """Use up a one-time link: sets the dashboard's cookie and leads to the first page, or to another one."""
+    """Uses up a one-time link: sets the dashboard's cookie and leads to the first page, or to another one."""
     with farm.database.transaction() as session:
         secret = service.open_link(session, token, lifetime_s=farm.settings.session_s, address=address_of(request))
     if secret is None:

@@ -46,7 +46,7 @@ class KeyView(View):
     created_at: Timestamp
     expires_at: Timestamp | None
     last_used_at: Timestamp | None
-    """To the minute."""
+    """When the key was last used, to the minute."""
     revoked_at: Timestamp | None
     unconfirmed_at: Timestamp | None
     """Since when, after a restore, it waits for whoever runs the farm to say that it is still good."""

@@ -34,14 +34,14 @@ class KeyUses:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, key_id: str) -> None:
-        """The key is being used."""
+        """Notes that the key is being used."""
         now = time.time()
         if now - self._told.get(key_id, 0.0) >= EVERY_S:
             with self._lock:
                 self._new[key_id] = now
 
     def write(self, database: Database) -> None:
-        """Tell the database; what it does not take now is told the next time."""
+        """Writes the uses to the database; what fails now is written the next time."""
         with self._lock:
             new, self._new = self._new, {}
         if not new:
@@ -79,7 +79,7 @@ class Principal:
 
     @property
     def is_home(self) -> bool:
-        """It belongs to the farm's own organisation."""
+        """Whether the key belongs to the organisation that runs the farm."""
         return self.organisation_id == HOME
 
 
@@ -92,7 +92,7 @@ def create_key(
     user_id: str | None = None,
     lifetime_s: float | None = None,
 ) -> tuple[ApiKey, str]:
-    """A new key of the session's organisation (else: home's) and its secret, which is not kept.
+    """Creates a key of the session's organisation (else: home's). Returns it and its secret, which is not stored.
 
     `scopes`: in place of the role's.
     """
@@ -111,12 +111,14 @@ def create_key(
 
 
 def list_keys(session: Session, limit: int | None = None) -> list[ApiKey]:
-    """Every key, or so many, the newest first."""
+    """Returns every key, or at most `limit` of them, the newest first."""
     return list(session.scalars(select(ApiKey).order_by(ApiKey.id.desc()).limit(limit)))
 
 
 def revoke_key(session: Session, key_id: str) -> ApiKey | None:
-    """Make a key useless from now on, and every dashboard session opened with it; None if there is none."""
+    """Revokes a key from now on, with every dashboard session that was opened with it. Returns None if there is no such
+    key.
+    """
     key = session.scalar(select(ApiKey).where(ApiKey.id == key_id))
     if key is not None and key.revoked_at is None:
         key.revoked_at = time.time()
@@ -124,7 +126,9 @@ def revoke_key(session: Session, key_id: str) -> ApiKey | None:
 
 
 def _keys() -> Select[ApiKey, dict[str, Any]]:
-    """Keys that are taken now, as their people and organisations are, with their organisations' quotas."""
+    """Returns the query for keys that are accepted now, with the state of their people and organisations and with their
+    organisations' quotas.
+    """
     removed = select(User.id).where(User.id == ApiKey.user_id, User.removed_at > 0)
     is_fresh = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > time.time())
     query = select(ApiKey, Organisation.quotas).outerjoin(Organisation, Organisation.id == ApiKey.organisation_id)
@@ -142,7 +146,9 @@ def _principal(row: Row[ApiKey, dict[str, Any]] | None) -> Principal | None:
 
 
 def principal_of_key(session: Session, secret: str) -> Principal | None:
-    """Whose key this is. One that another process has revoked within the last second may still be taken."""
+    """Returns the caller whose key this is. One that another process has revoked within the last second may still be
+    accepted.
+    """
     hashed = secret_hash(secret)
 
     def read() -> Principal | None:
@@ -152,7 +158,7 @@ def principal_of_key(session: Session, secret: str) -> Principal | None:
 
 
 def known_principal(memory: Memory, secret: str) -> Principal | None:
-    """Whose key this is, if it was asked for within the last second; nothing is read."""
+    """Returns the caller whose key this is, if the key was looked up within the last second; nothing is read."""
     principal = memory.get(("key", secret_hash(secret)))
     return _unexpired(principal) if isinstance(principal, Principal) else None
 
@@ -163,15 +169,16 @@ def _unexpired(principal: Principal | None) -> Principal | None:
 
 
 def create_link(session: Session, *, key_id: str, lifetime_s: float) -> tuple[str, float]:
-    """A one-time dashboard token on behalf of a key, and when it expires."""
+    """Creates a one-time dashboard token on behalf of a key. Returns it, and when it expires."""
     token, expires_at = new_secret(), time.time() + lifetime_s
     session.add(DashboardLink(token_hash=secret_hash(token), api_key_id=key_id, expires_at=expires_at))
     return token, expires_at
 
 
 def open_link(session: Session, token: str, *, lifetime_s: float, address: str) -> str | None:
-    """Use up a one-time token: the secret of a new dashboard session, or None if it is unknown, used or expired, or its
-    key is good no more."""
+    """Uses up a one-time token. Returns the secret of a new dashboard session, or None if the token is unknown, used or
+    expired, or its key is no longer good.
+    """
     now = time.time()
     is_fresh = (DashboardLink.used_at.is_(None)) & (DashboardLink.expires_at > now)
     used = session.execute(
@@ -198,7 +205,7 @@ def open_link(session: Session, token: str, *, lifetime_s: float, address: str) 
 
 
 def principal_of_cookie(session: Session, secret: str) -> Principal | None:
-    """Whose dashboard session this is."""
+    """Returns the caller whose dashboard session this is."""
     query = _keys().join(DashboardSession, DashboardSession.api_key_id == ApiKey.id)
     is_mine = DashboardSession.token_hash == secret_hash(secret)
     return _principal(session.execute(query.where(is_mine, DashboardSession.expires_at > time.time())).first())

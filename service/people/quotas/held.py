@@ -24,7 +24,7 @@ class HeldAnswers:
 
     @contextmanager
     def another(self, organisation_id: str, *, limit: float | None) -> Iterator[None]:
-        """Count an answer while it is open. Raises: TooMany if there are as many as the limit says."""
+        """Counts an answer while it is open. Raises: TooMany if there are as many as the limit says."""
         use = self._held[organisation_id]
         if limit is not None and use + 1 > limit:
             raise exceeded("open_streams", limit=limit, use=use)

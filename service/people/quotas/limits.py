@@ -83,14 +83,16 @@ def _open_runs(session: Session, organisation_id: str) -> float:
 
 
 def running_attempts(session: Session, organisation_id: str) -> float:
-    """Attempts that devices hold now."""
+    """Returns how many attempts devices hold now."""
     live = select(func.count()).select_from(Attempt).join(Run, Run.id == Attempt.run_id)
     query = live.where(Attempt.state.in_(LIVE_ATTEMPT_STATES), Run.organisation_id == organisation_id)
     return session.scalar(query, execution_options=dict(EVERYONES)) or 0
 
 
 def _storage_bytes(session: Session, organisation_id: str) -> float:
-    """Files that it holds, each once, checkpoints of its runs, and what has come of its open uploads."""
+    """Returns the bytes of the files that it holds, each counted once, of its runs' checkpoints, and of its open
+    uploads.
+    """
     conditions = (Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None))
     each = (
         select(func.max(Holding.size_bytes).label("size_bytes")).where(*conditions).group_by(Holding.digest).subquery()
@@ -119,7 +121,7 @@ def _compile_cpu_s(session: Session, organisation_id: str) -> float:
 
 
 def _event_bytes(session: Session, organisation_id: str) -> float:
-    """Events of attempts that are live or ended within a day."""
+    """Returns the bytes of events of attempts that are live or ended within a day."""
     is_recent = Attempt.finished_at.is_(None) | (Attempt.finished_at > time.time() - DAY_S)
     query = select(func.sum(Attempt.event_bytes)).join(Run, Run.id == Attempt.run_id)
     query = query.where(Run.organisation_id == organisation_id, is_recent)
@@ -194,7 +196,7 @@ BY_NAME: Mapping[QuotaName, Quota] = {quota.name: quota for quota in QUOTAS}
 
 
 def limit_of(settings: Settings, overrides: Mapping[str, float | None], name: QuotaName) -> float | None:
-    """The limit of an organisation with these quotas of its own; None: there is none."""
+    """Returns the limit of an organisation with these quotas of its own; None: there is none."""
     if name in overrides:
         return overrides[name]
     default: float | None = getattr(settings, f"quota_{name}")
@@ -202,7 +204,7 @@ def limit_of(settings: Settings, overrides: Mapping[str, float | None], name: Qu
 
 
 def quotas_of(session: Session, organisation_id: str) -> dict[str, float | None]:
-    """An organisation's own limits, as they were within the last second."""
+    """Returns an organisation's own limits, as they were within the last second."""
 
     def read() -> dict[str, float | None]:
         query = select(Organisation.quotas).where(Organisation.id == organisation_id)
@@ -220,7 +222,7 @@ def check(
     organisation_id: str | None = None,
     is_stored: bool = False,
 ) -> None:
-    """That the organisation (the session's, if none is given) may use so much more. Raises: TooMany, Forbidden.
+    """Checks that the organisation (the session's, if none is given) may use so much more. Raises: TooMany, Forbidden.
 
     `is_stored`: these bytes are on the disk, and so are not free any more.
     """
@@ -240,7 +242,7 @@ def check_room(
     organisation_id: str,
     is_stored: bool = True,
 ) -> None:
-    """That the organisation may keep a file that takes so much more, or holds it already. Raises: Forbidden.
+    """Checks that the organisation may store a file that takes so much more, or holds it already. Raises: Forbidden.
 
     `is_stored`: its bytes are on the disk, and so are not free any more.
     """
@@ -265,7 +267,8 @@ def standing(
     is_locked: bool = False,
     uncounted_bytes: int = 0,
 ) -> tuple[float | None, float]:
-    """Limit and use; without a limit nothing is counted. `is_locked`: the organisation's row is, so that both stay.
+    """Returns the limit and the use; without a limit nothing is counted. `is_locked`: the organisation's row is locked,
+    so that both stay.
 
     `uncounted_bytes`: on the disk already, and not counted yet as the organisation's.
     """
@@ -300,7 +303,7 @@ def share_of_disk(settings: Settings, use: float) -> float:
 
 
 def exceeded(name: QuotaName, *, limit: float, use: float, retry_after_s: int = RETRY_AFTER_S) -> Problem:
-    """The refusal of who is at a limit."""
+    """Returns the refusal for an organisation that is at a limit."""
     quota = BY_NAME[name]
     extra = {"quota": name, "limit": limit, "use": use}
     message = f"the organisation has {use:,.0f} {quota.words}, the limit is {limit:,.0f}"

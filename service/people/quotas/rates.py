@@ -38,7 +38,7 @@ class Share:
     served_at: float = 0.0
     """When a device last took a run of it while others waited too."""
     is_full: bool = False
-    """It may have no more at once."""
+    """Whether it may have no more at once."""
 
 
 def shares_of(session: Session, settings: Settings, organisation_ids: Collection[str]) -> dict[str, Share]:
@@ -87,7 +87,7 @@ def may_start(session: Session, settings: Settings, run: Run) -> bool:
 
 
 def note_served(session: Session, organisation_id: str) -> None:
-    """A device takes a run of it, and others wait: they come first now."""
+    """Records that a device takes a run of the organisation while others wait: they come first now."""
     statement = update(Organisation).where(Organisation.id == organisation_id)
     session.execute(statement.values(runs_served_at=time.time()), execution_options=UNREMEMBERED)
 
@@ -103,7 +103,7 @@ EXPORT = ".{ending}"
 EXPORT_COST = 20.0
 """A whole table as a file."""
 RUN_COST = COSTS["POST /runs"]
-"""Each run of a group costs this, beside the request."""
+"""Cost of each run of a group, besides the request."""
 BYTES_OF_ONE = 16 << 20
 """Bytes that the farm reads for a unit, where a request makes it read a file whole."""
 SCOPE_COSTS: Mapping[str | None, float] = {None: 0.0, "read": 1.0, "submit": 2.0, "operate": 2.0, "admin": 2.0}
@@ -133,8 +133,9 @@ class Rates:
         per_minute: float | None,
         session: Session | None = None,
     ) -> None:
-        """Pay for a request, in the session's transaction if there is one. Raises: TooMany, with the time until there
-        is enough again."""
+        """Pays for a request, in the session's transaction if there is one. Raises: TooMany, with the time until there
+        is enough again.
+        """
         if per_minute is None or cost <= 0:
             return
         with self._lock:
@@ -154,7 +155,9 @@ class Rates:
 
 
 def take(session: Session, organisation_id: str, *, needed: float, per_minute: float) -> tuple[float, float]:
-    """Take a block out of a bucket, or what is needed, if it has that: (taken, what it had)."""
+    """Takes a block out of a bucket, or just what is needed, if the bucket has that. Returns (what was taken, what the
+    bucket had).
+    """
     now = time.time()
     fields = {"organisation_id": organisation_id, "tokens": per_minute, "filled_at": now}
     insert_if_new(session, Allowance, fields)

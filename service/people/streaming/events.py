@@ -59,7 +59,7 @@ def refuse_taken_events(removed_at: float | None, what: str) -> None:
 async def respond(
     request: Request, farm: Farm, subject: str, is_over: IsOver, *, last_event_id: str | None, after: int
 ) -> Response:
-    """Events of `subject` after the given id: a stream that ends with the subject, or a list."""
+    """Returns the events of `subject` after the given id: a stream that ends with the subject, or a list."""
     reader = service.Reader(subject, _event_id(last_event_id) if last_event_id else after)
     accept = request.headers.get("accept", "")
     over, events = await run_in_threadpool(_look, farm, reader, is_over)  # refuses before a stream starts
@@ -78,7 +78,7 @@ class _Held(StreamingResponse):
         self._held = slot
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it. Raises: TooMany, with nothing sent."""
+        """Sends the answer. Raises: TooMany, with nothing sent."""
         with self._held:
             await super().__call__(scope, receive, send)
 
@@ -114,7 +114,7 @@ def _message(number: int, event: Event) -> str:
 async def _stream(
     request: Request, farm: Farm, reader: service.Reader, is_over: IsOver, over: bool, events: Numbered
 ) -> AsyncIterator[str]:
-    """`over` and `events`: what the first look found."""
+    """Yields the stream's text. `over` and `events`: the result of the first look."""
     yield "retry: 2000\n\n"
     try:
         async for text in _while_admitted(request, farm, reader, is_over, over, events):

@@ -24,12 +24,14 @@ Look = Callable[[Session], tuple[str, BaseModel]]
 
 
 def pause_s(farm: Farm, subject: str) -> float:
-    """How long a change may go unheard: only API processes call, and jobs are changed by workers too."""
+    """Returns how long a change may go unnoticed. Only API processes call, and workers change jobs too, so jobs are
+    looked at more often.
+    """
     return farm.settings.look_s if subject.startswith("run_") else farm.settings.poll_s
 
 
 async def watch(request: Request, farm: Farm, subject: str, look: Look, *, wait_s: float) -> Response:
-    """200 with the view, or 304 when `If-None-Match` still holds after `wait_s`. `subject`: the job or run.
+    """Returns 200 with the view, or 304 when `If-None-Match` still holds after `wait_s`. `subject`: the job or run.
 
     Raises: TooMany (the caller's organisation has as many answers open as it may).
     """

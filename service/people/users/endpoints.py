@@ -14,7 +14,7 @@ router = APIRouter(prefix="/users", tags=["organisations"])
 
 @router.post("", status_code=201)
 def create_user(body: UserCreate, farm: FarmDep, principal: PrincipalDep, repeats: RepeatsDep = EVERY_TIME) -> UserView:
-    """Add a person, to whom keys may then belong."""
+    """Adds a person, to whom keys may then belong."""
 
     def create() -> UserView:
         return UserView.model_validate(service.create(session, principal.organisation_id, body.name))
@@ -25,13 +25,13 @@ def create_user(body: UserCreate, farm: FarmDep, principal: PrincipalDep, repeat
 
 @router.get("")
 def list_users(farm: FarmDep) -> list[UserView]:
-    """Every person of the organisation, removed ones too."""
+    """Lists every person of the organisation, removed ones too."""
     with farm.database.read() as session:
         return [UserView.model_validate(user) for user in service.newest(session)]
 
 
 @router.delete("/{user_id}")
 def remove_user(user_id: str, farm: FarmDep) -> UserView:
-    """Remove a person: none of their keys is taken from now on."""
+    """Removes a person: none of the person's keys is accepted from now on."""
     with farm.database.transaction() as session:
         return UserView.model_validate(service.remove(session, user_id))

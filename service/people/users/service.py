@@ -13,7 +13,7 @@ from service.store.database.models import User
 
 
 def create(session: Session, organisation_id: str, name: str) -> User:
-    """A new person. Raises: Conflict for a name that is taken."""
+    """Creates a person. Raises: Conflict for a name that is taken."""
     cleaned = clean_name(name)
     query = select(User.id).where(User.organisation_id == organisation_id, User.name == cleaned)
     if session.scalar(query) is not None:
@@ -27,12 +27,12 @@ def create(session: Session, organisation_id: str, name: str) -> User:
 
 
 def newest(session: Session) -> list[User]:
-    """Every person, removed ones too, the newest first."""
+    """Returns every person, removed ones too, the newest first."""
     return list(session.scalars(select(User).order_by(User.id.desc())))
 
 
 def find(session: Session, user_id: str, *, where: str = "") -> User:
-    """The person. Raises: NotFound."""
+    """Returns the person. Raises: NotFound."""
     user = session.scalar(select(User).where(User.id == user_id))
     if user is None:
         raise NotFound("user.unknown", f"no user {user_id!r:.60}", where=where, hint="GET /users lists them")
@@ -40,7 +40,7 @@ def find(session: Session, user_id: str, *, where: str = "") -> User:
 
 
 def remove(session: Session, user_id: str) -> User:
-    """None of the person's keys is taken from now on. Raises: NotFound."""
+    """Removes a person: none of the person's keys is accepted from now on. Raises: NotFound."""
     user = find(session, user_id)
     user.removed_at = user.removed_at or time.time()
     return user

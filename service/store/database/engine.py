@@ -35,7 +35,9 @@ from service.store.database.scope import KEY, FarmSession
 
 AT_ONCE = 4
 PATIENCE_S = 10.0
-"""Who has waited so long goes on without a turn: whoever holds one may wait for a lock or for the storage."""
+"""Seconds after which a waiting thread goes on without a turn, since whoever holds one may wait for a lock or for the
+storage.
+"""
 
 
 class Turns:
@@ -48,7 +50,7 @@ class Turns:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Have a turn during the block."""
+        """Holds a turn during the block."""
         thread = threading.get_ident()
         if thread in self._holders:
             yield
@@ -71,9 +73,9 @@ ASKED_AFTER_S = 5.0
 """A connection that nobody has used for so long is asked whether it lives before it is used again."""
 AfterCommit = Callable[[Session], None]
 HOLDER = "holder"
-"""In `Session.info`: `Database.holder`."""
+"""Key of `Database.holder` in `Session.info`."""
 LISTENERS = "listeners"
-"""In `Session.info`: `Database.listeners`."""
+"""Key of `Database.listeners` in `Session.info`."""
 AUTOCOMMIT: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 
 
@@ -97,7 +99,7 @@ class Database:
         """Called with each announcement, in its transaction (`service/store/announcements.py`)."""
 
     def of(self, organisation_id: str) -> Database:
-        """The same database as one organisation has it (`scope.py`)."""
+        """Returns the same database as one organisation sees it (`scope.py`)."""
         narrowed = copy.copy(self)
         narrowed.organisation_id = organisation_id
         return narrowed
@@ -108,7 +110,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """A session that commits at the end of the block, or rolls back if the block raises."""
+        """Yields a session that commits at the end of the block, or rolls back if the block raises."""
         with FarmSession(self.engine, expire_on_commit=False, info=self._info) as session:
             with self._turns.hold(), session.begin():
                 yield session
@@ -117,7 +119,7 @@ class Database:
                 tell(session)
 
     def add(self, kind: type[Base], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows (the other columns by default) by one statement of its own. Nobody is told of the commit."""
+        """Adds rows (the other columns by default) by a statement of its own. No listener hears of the commit."""
         values: Any = [dict(row) for row in rows] if len(rows) > 1 else dict(rows[0])
         is_sqlite = self.engine.dialect.name == "sqlite"
         with self.engine.begin() if is_sqlite else self._reader.connect() as connection:
@@ -125,7 +127,9 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session for reading, which blocks nobody. SQLite shows it one moment throughout, PostgreSQL does not."""
+        """Yields a session for reading, which blocks nobody. SQLite shows it one moment throughout, PostgreSQL does
+        not.
+        """
         with (
             self._turns.hold(),
             FarmSession(self._reader, expire_on_commit=False, autoflush=False, info=self._info) as session,
@@ -134,7 +138,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[Session]:
-        """A session for reading that sees one moment throughout, however long it takes."""
+        """Yields a session for reading that sees one moment throughout, however long it takes."""
         options: dict[str, Any] = {"pockfarm_read": True}
         if self.engine.dialect.name != "sqlite":  # there, WAL gives any reading transaction that
             options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -144,7 +148,7 @@ class Database:
             yield session
 
     def close(self) -> None:
-        """Close every pooled connection."""
+        """Closes every pooled connection."""
         self.engine.dispose()
 
 

@@ -12,14 +12,14 @@ from service.store.database.models import Base
 
 
 def insert_if_new(session: Session, kind: type[Base], fields: Mapping[str, Any]) -> None:
-    """Add a row with these columns (the rest by default), or leave the one that has its key."""
+    """Adds a row with these columns (the rest by default), or leaves the one that has its key."""
     session.connection().execute(_dialect(session).insert(kind.__table__).values(**fields).on_conflict_do_nothing())
 
 
 def keep_higher(
     session: Session, kind: type[Base], rows: Sequence[Mapping[str, Any]], *, key: Sequence[str], higher: str
 ) -> None:
-    """Add rows, or put each in the place of the one that has its key, unless that one is higher in this column."""
+    """Adds rows, or replaces the row that has the same key, unless that one is higher in this column."""
     table = kind.__table__
     added = _dialect(session).insert(table).values(list(rows))
     new = {column.key: added.excluded[column.key] for column in table.columns if column.key not in key}

@@ -33,7 +33,7 @@ class Lasting:
         return self._filled_bytes
 
     def get(self, key: Hashable) -> object | None:
-        """The value of this key; None where there is none (any more)."""
+        """Returns the value of this key; None where there is none (any more)."""
         with self._lock:
             cached = self._kept.get(key)
             if cached is None:
@@ -42,7 +42,9 @@ class Lasting:
             return cached[0]
 
     def keep(self, key: Hashable, value: object, size_bytes: int) -> None:
-        """Remember a value that takes about so many bytes; what takes more than a quarter of the room is not kept."""
+        """Caches a value that takes about so many bytes; a value that takes more than a quarter of the room is not
+        cached.
+        """
         if size_bytes > self.room_bytes // 4:
             return
         with self._lock:
@@ -54,7 +56,7 @@ class Lasting:
                 self._filled_bytes -= freed
 
     def recall(self, key: Hashable, work_out: Callable[[], T], size_of: Callable[[T], int]) -> T:
-        """The value of this key, worked out if it is not known. None is not kept."""
+        """Returns the value of this key, computed if it is not known. None is not cached."""
         cached = self.get(key)
         if cached is not None:
             return cast(T, cached)

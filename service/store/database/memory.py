@@ -30,7 +30,7 @@ DEAR_S, RESTS = 0.02, 50
 long has passed.
 """
 MEMORY = "memory"
-"""In `Session.info`: the memory of its database."""
+"""Key in `Session.info` of the memory of its database."""
 _CHANGED = "changed"
 UNREMEMBERED: Mapping[str, bool] = {"pockfarm_unremembered": True}
 """Execution options of an UPDATE of columns that no remembered value was read from."""
@@ -50,7 +50,9 @@ class Memory:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def recall(self, key: Hashable, tables: frozenset[str], read: Callable[[], T]) -> T:
-        """The value of this key, read anew if it was not read lately. That there is none (None) is not kept."""
+        """Returns the value of this key, read anew if it was not read lately. None, for a missing value, is not
+        cached.
+        """
         cached = self.get(key)
         if cached is not None:
             return cast(T, cached)
@@ -61,8 +63,9 @@ class Memory:
         return value
 
     def recall_dear(self, key: Hashable, read: Callable[[], T]) -> T:
-        """The value of this key; one that took `DEAR_S` or more to read is kept for `RESTS` times as long as it took.
-        For keys that are few, such as one for an organisation."""
+        """Returns the value of this key. One that took `DEAR_S` or more to read is cached for `RESTS` times as long as
+        it took. For keys that are few, such as one for an organisation.
+        """
         until, value = self._dear.get(key, (float("-inf"), None))
         began = time.monotonic()
         if began < until:
@@ -74,7 +77,7 @@ class Memory:
         return computed
 
     def get(self, key: Hashable) -> object | None:
-        """The value of this key if it was read lately; nothing is read."""
+        """Returns the value of this key if it was read lately; nothing is read."""
         slot = self._kept.get(key)
         return slot[2] if slot is not None and time.monotonic() < slot[0] else None
 
@@ -90,7 +93,7 @@ class Memory:
                 self._kept[key] = (now + KEPT_S, tables, value)
 
     def forget(self, tables: Collection[str]) -> None:
-        """Something was committed that changes these tables."""
+        """Forgets what was read from these tables, since a commit has changed them."""
         if not tables:
             return
         with self._lock:
@@ -99,8 +102,9 @@ class Memory:
 
 
 def recalled(session: Session, key: Hashable, tables: frozenset[str], read: Callable[[], T]) -> T:
-    """As `Memory.recall`; a session that has changed one of the tables itself reads anew, and so does one without a
-    memory."""
+    """Returns the same as `Memory.recall`, but reads anew for a session that has changed one of the tables itself or
+    has no memory.
+    """
     memory: Memory | None = session.info.get(MEMORY)
     if memory is None or not tables.isdisjoint(session.info.get(_CHANGED, ())):
         return read()
@@ -108,7 +112,7 @@ def recalled(session: Session, key: Hashable, tables: frozenset[str], read: Call
 
 
 def recalled_if_dear(session: Session, key: Hashable, read: Callable[[], T]) -> T:
-    """As `Memory.recall_dear`; a session without a memory reads anew."""
+    """Returns the same as `Memory.recall_dear`, but reads anew for a session without a memory."""
     memory: Memory | None = session.info.get(MEMORY)
     return read() if memory is None else memory.recall_dear(key, read)
 
@@ -129,7 +133,7 @@ def _note(session: Session, names: Collection[str]) -> None:
 
 
 def watch_changes(kind: type[Session]) -> None:
-    """Let sessions of this kind note which tables they write."""
+    """Makes sessions of this kind note which tables they write."""
 
     @event.listens_for(kind, "before_flush")
     def note_rows(session: Session, _context: object, _instances: object) -> None:

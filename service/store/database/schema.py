@@ -41,23 +41,23 @@ class SchemaMismatch(Exception):
 
 
 class SchemaBehind(SchemaMismatch):
-    """It is older."""
+    """The database's schema is older than the code."""
 
     state = "behind"
 
 
 class SchemaAhead(SchemaMismatch):
-    """It was migrated by newer code."""
+    """Newer code migrated the database's schema."""
 
     state = "ahead"
 
 
 class BrokenReferences(Exception):
-    """After a migration, rows would refer to rows that are not there; it was undone."""
+    """After a migration, rows would refer to rows that are not there; the migration was undone."""
 
 
 def alembic_config(url: str) -> Config:
-    """Alembic's configuration for the database at `url`."""
+    """Returns Alembic's configuration for the database at `url`."""
     from alembic.config import Config
 
     config = Config()
@@ -74,7 +74,9 @@ def alembic_config(url: str) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a migration gets its locks while the farm is at work (PostgreSQL; SQLite waits 30 s for its one lock)."""
+    """Limits on how a migration waits for its locks while the farm is at work (PostgreSQL; SQLite waits 30 s for its
+    one lock).
+    """
 
     lock_s: float = 2.0
     """A statement waits so long for a lock; requests that come after it wait for as long."""
@@ -86,11 +88,11 @@ class Patience:
 
 
 class MigrationBlocked(Exception):
-    """Somebody held a lock for too long; nothing was changed."""
+    """Another connection held a lock for too long; nothing was changed."""
 
 
 def migrate(url: str, revision: str = "head", *, patience: Patience | None = None) -> None:
-    """Bring the database up to `revision`; concurrent calls wait for each other. Raises: MigrationBlocked."""
+    """Migrates the database up to `revision`; concurrent calls wait for each other. Raises: MigrationBlocked."""
     from alembic import command
 
     patience = patience or Patience()
@@ -110,8 +112,9 @@ def migrate(url: str, revision: str = "head", *, patience: Patience | None = Non
 
 
 def migrate_within(connection: Connection) -> None:
-    """Bring the connection's database up to date in its transaction, which nobody else waits for: a farm that is being
-    restored. Raises: BrokenReferences."""
+    """Migrates the connection's database to the newest revision within its transaction, for which nobody else waits: a
+    farm that is being restored. Raises: BrokenReferences.
+    """
     from alembic import command
 
     config = alembic_config("")
@@ -120,7 +123,7 @@ def migrate_within(connection: Connection) -> None:
 
 
 def migrate_back(url: str, revision: str = "base") -> None:
-    """Take the database back to an older `revision`, or to no schema. Raises: SchemaMismatch, MigrationBlocked."""
+    """Migrates the database back to an older `revision`, or to no schema. Raises: SchemaMismatch, MigrationBlocked."""
     from alembic import command
 
     revisions, head = known_revisions()
@@ -189,7 +192,7 @@ def check_schema(database: Database) -> None:
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The schema that the database has; None before the first migration."""
+    """Returns the schema that the database has; None before the first migration."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
@@ -197,7 +200,7 @@ def current_revision(connection: Connection) -> str | None:
 
 
 def known_revisions() -> tuple[frozenset[str], str]:
-    """Every revision of this code, and the newest, by the names of their files."""
+    """Returns every revision of this code, and the newest, by the names of their files."""
     return _revisions_in(VERSIONS)
 
 
@@ -208,7 +211,9 @@ def _revisions_in(folders: tuple[Path, ...]) -> tuple[frozenset[str], str]:
 
 
 def refuse_other_schema(url: str, what: str) -> None:
-    """End this process, in words, if the database's schema is not this code's. One that is away is waited for later."""
+    """Ends this process with a message if the database's schema is not this code's. A database that does not answer is
+    waited for later.
+    """
     database = Database(url)
     try:
         check_schema(database)

@@ -20,7 +20,7 @@ from service.store.database.models import HOME, Bundle, Dataset, Device, Holding
 from service.store.database.models.base import OfDevice, OfOrganisation, OfRun
 
 KEY = "organisation"
-"""In `Session.info`."""
+"""Key of the organisation in `Session.info`."""
 EVERYONES: Mapping[str, bool] = {"pockfarm_everyones": True}
 """Execution options of a statement that may look beyond its session's organisation: whether a device is busy, say.
 What it finds must not be shown."""
@@ -102,7 +102,7 @@ SCOPES: Mapping[type[Any], Scope] = {
     Device: _visible_device,
     OfDevice: _of_own_device,
 }
-"""By table, or by what the models of tables have in common: each costs every statement a little."""
+"""Scopes by table, or by a base class that tables have in common: each costs every statement a little."""
 UNSCOPED: Mapping[str, str] = {
     "agent_releases": "the farm's; only home's operators see them",
     "agent_updates": "the farm's; shown by devices that the session sees",
@@ -126,7 +126,7 @@ UNSCOPED: Mapping[str, str] = {
 
 
 def organisation_of(session: Session) -> str:
-    """Whose session it is; of one that sees all: home's."""
+    """Returns the organisation of the session; for a session that sees all, the one that runs the farm."""
     return str(session.info.get(KEY) or HOME)
 
 
@@ -136,7 +136,7 @@ class FarmSession(Session):
 
 @contextmanager
 def within(session: Session, organisation_id: str) -> Iterator[None]:
-    """For a while, a session that sees all is one of this organisation."""
+    """Restricts a session that sees all to this organisation during the block."""
     before = session.info.get(KEY)
     session.flush()
     session.info[KEY] = organisation_id

@@ -20,7 +20,7 @@ Values = Sequence[tuple[str, str, str]]
 
 
 def add_operations() -> None:
-    """Give revisions `op.set_aside(revision, rows, values)` and `op.put_back(revision, rows, values)`."""
+    """Adds `op.set_aside(revision, rows, values)` and `op.put_back(revision, rows, values)` for revisions to use."""
     Operations.register_operation("set_aside")(_SetAside)
     Operations.register_operation("put_back")(_PutBack)
 
@@ -28,7 +28,7 @@ def add_operations() -> None:
 class _SetAside(MigrateOperation):
     @classmethod
     def set_aside(cls, operations: Operations, revision: str, rows: Rows, values: Values) -> None:
-        """Copy what the older schema cannot hold, and delete whole rows."""
+        """Copies what the older schema cannot hold, and deletes whole rows."""
         for table, _, condition in rows:
             _copy(operations, table, "*", condition, to=f"set_aside_{revision}_{table}")
         for table, key, _ in reversed(rows):
@@ -43,7 +43,7 @@ class _SetAside(MigrateOperation):
 class _PutBack(MigrateOperation):
     @classmethod
     def put_back(cls, operations: Operations, revision: str, rows: Rows, values: Values) -> None:
-        """Return what `set_aside` kept, and drop its tables."""
+        """Puts back what `set_aside` stored, and drops its tables."""
         for table, key, _ in rows:
             aside = f"set_aside_{revision}_{table}"
             if _is_there(operations, aside):
@@ -76,7 +76,9 @@ def _copy(op: Operations, table: str, columns: str, condition: str, *, to: str) 
 
 
 def count_on(bind: sa.Connection, table: str, key: str) -> None:
-    """Rows that come with their numbers leave PostgreSQL's counter behind; the next row takes the next number."""
+    """Sets PostgreSQL's counter to the highest number, since rows that come with their numbers leave it behind. The
+    next row takes the next number.
+    """
     if bind.dialect.name != "postgresql":
         return
     sequence = bind.scalar(sa.text("SELECT pg_get_serial_sequence(:table, :key)"), {"table": table, "key": key})

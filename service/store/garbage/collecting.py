@@ -61,13 +61,13 @@ class Collection:
     totals: Collected = field(default_factory=Collected)
 
     def run(self) -> Collected:
-        """The whole pass."""
+        """Runs the whole pass."""
         for _ in self.steps():
             pass
         return self.totals
 
     def say(self) -> None:
-        """Log what it did."""
+        """Logs what it did."""
         totals = self.totals
         if totals.removed or totals.unfinished:
             LOG.info(
@@ -79,7 +79,7 @@ class Collection:
             )
 
     def steps(self) -> Iterator[None]:
-        """The pass, in steps that take little time each."""
+        """Runs the pass, and yields after each step, which takes little time."""
         yield from self._learn_listings()
         before = time.time() - self.grace_s
         stored = self.storage.stored()
@@ -98,7 +98,7 @@ class Collection:
             self._forget_removed()
 
     def _learn_listings(self) -> Iterator[None]:
-        """Note what the listings among the models name, of those that came before such notes were taken."""
+        """Records what the listings among the models name, for those that were stored before such records were made."""
         for column in (Job.model_digest, Bundle.model_digest):
             with self.database.read() as session:
                 listed = select(ListedFile.listing).where(ListedFile.listing == column)
@@ -118,7 +118,7 @@ class Collection:
         return set() if listing is None else {listing.model, *listing.external.values()}
 
     def _remove(self, digest: str, before: float) -> bool:
-        """Remove the file, if it is still true that nothing needs it."""
+        """Removes the file, if it is still true that nothing needs it."""
         with self.database.transaction() as session:
             use = _use_of(session, digest)
             if use is None:
@@ -149,7 +149,9 @@ class Collection:
 
 
 def remove_unneeded(database: Database, storage: Storage, digest: str) -> bool:
-    """Remove a file that was stored for nothing, whatever its age, unless something refers to it; whether it went."""
+    """Removes a file that was stored for nothing, whatever its age, unless something refers to it. Returns whether it
+    was removed.
+    """
     with database.transaction() as session:
         note_use(session, digest)
         use = _use_of(session, digest)
@@ -164,7 +166,7 @@ def _use_of(session: Session, digest: str) -> FileUse | None:
 
 
 def _delete(session: Session, storage: Storage, use: FileUse) -> None:
-    """The caller holds the row, and nothing refers to the file."""
+    """Deletes the file. The caller holds the row, and nothing refers to the file."""
     use.removed_at = time.time()
     session.flush()
     storage.delete(use.digest)

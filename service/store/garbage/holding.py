@@ -41,7 +41,7 @@ class FileGone(Unavailable):
 
 @cache
 def _attributes() -> dict[type[Base], tuple[str, ...]]:
-    """Names of the attributes that refer to files, by mapped class."""
+    """Returns the names of the attributes that refer to files, by mapped class."""
     columns = set(referring_columns())
     attributes: dict[type[Base], tuple[str, ...]] = {}
     for mapper in Base.registry.mappers:
@@ -54,7 +54,7 @@ def _attributes() -> dict[type[Base], tuple[str, ...]]:
 
 
 def new_references(session: Session) -> set[str]:
-    """Digests that the session's new and changed rows are about to refer to."""
+    """Returns the digests that the session's new and changed rows are about to refer to."""
     digests: set[str] = set()
     for row in session.new:
         if getattr(row, REMOVED, None) is not None:
@@ -80,13 +80,13 @@ class Holder:
     storage: Storage
 
     def __call__(self, session: Session) -> None:
-        """Called before each flush. Raises: FileGone."""
+        """Protects the files that the session's rows refer to; called before each flush. Raises: FileGone."""
         digests = new_references(session)
         if digests:
             self.hold(session, digests)
 
     def hold(self, session: Session, digests: Iterable[str]) -> None:
-        """Keep these files, and what listings among them name, from being removed before this transaction ends.
+        """Protects these files, and what listings among them name, from removal before this transaction ends.
 
         Raises: FileGone for one that has been removed.
         """
@@ -109,7 +109,9 @@ class Holder:
 
 
 def hold_files(session: Session, digests: Iterable[str]) -> None:
-    """Say that this transaction is about to refer to these files by a statement of its own. Raises: FileGone."""
+    """Protects these files for this transaction, which is about to refer to them by a statement of its own. Raises:
+    FileGone.
+    """
     holder = session.info.get(HOLDER)
     if isinstance(holder, Holder):
         holder.hold(session, digests)

@@ -13,19 +13,20 @@ from service.store.database.models import FileUse, ListedFile
 
 
 def note_listing(session: Session, listing: str, members: Iterable[str]) -> None:
-    """Remember what a model's listing names; the file itself stands for one that is no listing."""
+    """Records what a model's listing names; a file that is no listing is recorded under its own digest."""
     for digest in sorted({listing, *members}):
         insert_if_new(session, ListedFile, {"listing": listing, "digest": digest})
 
 
 def note_use(session: Session, digest: str) -> None:
-    """Begin to count how long nothing has referred to a file."""
+    """Begins to count how long nothing has referred to a file."""
     insert_if_new(session, FileUse, {"digest": digest, "used_at": time.time()})
 
 
 def lock_files(session: Session, digest: str) -> list[str]:
-    """The file, and what it names if it is a listing: nobody begins to refer to them, or removes them, before the
-    transaction ends."""
+    """Returns the file, and what it names if it is a listing: nobody begins to refer to them, or removes them, before
+    the transaction ends.
+    """
     listed = session.scalars(select(ListedFile.digest).where(ListedFile.listing == digest))
     files = sorted({digest, *listed})
     for file_digest in files:  # in the order in which references take them

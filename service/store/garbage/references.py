@@ -41,7 +41,9 @@ RECORDS = frozenset(
         "attempts.weights_digest",
     }
 )
-"""Whoever holds the files that these name has rows for it (`holdings`); these rows stay when the last holding goes."""
+"""Columns of records. Whoever holds the files that these name has rows for them (`holdings`); the records stay when the
+last holding is removed.
+"""
 
 
 def holds_digest(column: Column[object]) -> bool:
@@ -51,7 +53,7 @@ def holds_digest(column: Column[object]) -> bool:
 
 @cache
 def referring_columns() -> tuple[Column[object], ...]:
-    """Every column whose values keep files."""
+    """Returns every column whose values protect files from removal."""
     columns: list[Column[object]] = []
     for table in Base.metadata.sorted_tables:
         for column in table.columns:
@@ -61,7 +63,7 @@ def referring_columns() -> tuple[Column[object], ...]:
 
 
 def referred(session: Session, digests: Iterable[str]) -> set[str]:
-    """Those of the digests that something refers to, itself or through a listing."""
+    """Returns those of the digests to which something refers, directly or through a listing."""
     requested = set(digests)
     listed = session.execute(
         select(ListedFile.digest, ListedFile.listing).where(
@@ -89,6 +91,6 @@ def _named(session: Session, digests: set[str]) -> set[str]:
 
 
 def released(session: Session, digests: Iterable[str]) -> set[str]:
-    """Those of the digests that retention took from the last that held them, and nobody has named since."""
+    """Returns those of the digests that retention took from their last holder and that nobody has named since."""
     query = select(FileUse.digest).where(FileUse.digest.in_(set(digests)), FileUse.released_at.is_not(None))
     return set(session.scalars(query))

@@ -16,7 +16,7 @@ from service.store.storage.store import (
 
 
 def open_storage(url: str, *, s3_endpoint_url: str = "") -> Storage:
-    """The store at `file:///folder` or `s3://bucket/prefix`."""
+    """Returns the store at `file:///folder` or `s3://bucket/prefix`."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         return FileStorage(Path(parts.path))

@@ -21,7 +21,7 @@ GROWING = ".growing"
 
 
 def write_hashed(stream: BinaryIO, out: BinaryIO, *, limit_bytes: int) -> StoredFile:
-    """Copy `stream` to `out`, hashing and counting. Raises: FileTooLarge."""
+    """Copies `stream` to `out`, hashing and counting. Raises: FileTooLarge."""
     digest, size_bytes = hashlib.sha256(), 0
     while chunk := stream.read(CHUNK_BYTES):
         size_bytes += len(chunk)
@@ -33,7 +33,7 @@ def write_hashed(stream: BinaryIO, out: BinaryIO, *, limit_bytes: int) -> Stored
 
 
 def digest_of(chunks: Iterable[bytes]) -> str:
-    """`sha256:<hex>` of what comes."""
+    """Returns the digest of the chunks, as `sha256:<hex>`."""
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk)
@@ -57,7 +57,7 @@ class FileStorage:
             (folder / "sha256" / f"{first:02x}").mkdir(mode=0o700, exist_ok=True)
 
     def path(self, digest: str) -> Path:
-        """Where the file of `digest` is, or would be."""
+        """Returns where the file of `digest` is, or would be."""
         name = digest.removeprefix("sha256:")
         if len(name) != 64 or not set(name) <= set("0123456789abcdef"):
             raise MissingFile(digest)
@@ -79,7 +79,8 @@ class FileStorage:
         return stored
 
     def _adopt(self, incoming: Path, final: Path) -> None:
-        """Put the file in its place, in the same steps whether or not one is there: neither tells of the other.
+        """Moves the file into its place, in the same steps whether or not one is there, so that their number reveals
+        nothing about the other.
 
         What is there is held open until its name is gone, since giving back the room of a large file takes time.
         """
@@ -147,7 +148,9 @@ class FileStorage:
 
     @contextmanager
     def _room(self, more_bytes: int, reserve_bytes: int) -> Iterator[None]:
-        """While nobody else of this machine writes a piece: what one of them saw free, another does not fill."""
+        """Excludes all other writers of pieces on this machine during the block, so that nobody fills the room that
+        another has just seen free.
+        """
         handle = os.open(self.folder / "incoming", os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

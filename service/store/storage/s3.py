@@ -128,7 +128,7 @@ class S3Storage:
         return StoredFile(digest, size_bytes)
 
     def _checked(self, name: str, pieces: Iterable[tuple[_Piece, int]], digest: str) -> Iterator[bytes]:
-        """The chunks of a growing file. Raises: DigestMismatch to whoever has taken the last one."""
+        """Yields the chunks of a growing file. Raises: DigestMismatch to whoever has taken the last one."""
         hasher = hashlib.sha256()
         for piece, skipped_bytes in pieces:
             for chunk in self._chunks(piece.key, name):
@@ -180,7 +180,7 @@ class S3Storage:
 
 
 def _in_order(pieces: list[_Piece], size_bytes: int) -> list[tuple[_Piece, int]] | None:
-    """Pieces that make up the file, each with the bytes of it that came before; None if there is a gap."""
+    """Returns the pieces that make up the file, each with the bytes of it that came before; None if there is a gap."""
     chosen: list[tuple[_Piece, int]] = []
     at_bytes, best = 0, _Piece(0, 0, "")
     coming = deque(

@@ -45,17 +45,17 @@ class S3Calls:
             return getattr(self.client, operation)(Bucket=self.bucket, **arguments)
 
     def upload(self, stream: BinaryIO, key: str) -> None:
-        """The whole stream under a key, over whatever is there. Raises: as `call`."""
+        """Uploads the whole stream under a key, and replaces what is there. Raises: as `call`."""
         with _translated():
             self.client.upload_fileobj(stream, self.bucket, key, Config=ONE_AT_A_TIME)
 
     def pages(self, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Every page of a listing. Raises: as `call`."""
+        """Yields every page of a listing. Raises: as `call`."""
         with _translated():
             yield from self.client.get_paginator(operation).paginate(Bucket=self.bucket, **arguments)
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        """An object's bytes; that it is there is known when this returns. Raises: as `call`."""
+        """Yields an object's bytes. Whether it is there is known when this returns. Raises: as `call`."""
         return _chunks(self.call("get_object", Key=key)["Body"])
 
 

@@ -49,7 +49,7 @@ class StorageDown(PartDown):
 
 
 def check_name(name: str) -> str:
-    """The name of a growing file. Raises: ValueError for one that could be a path."""
+    """Checks the name of a growing file, and returns it. Raises: ValueError for one that could be a path."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r:.100} cannot name a file")
     return name
@@ -67,47 +67,49 @@ class Storage(Protocol):
     """Files named by the SHA-256 of their bytes. All methods may be called from any thread or process."""
 
     def put(self, stream: BinaryIO, *, limit_bytes: int, digest: str | None = None) -> StoredFile:
-        """Keep a stream under its digest; keeping it twice changes nothing.
+        """Stores a stream under its digest; storing it twice changes nothing.
 
         Raises: FileTooLarge, DigestMismatch (if `digest` is given and differs); nothing is kept then.
         """
         ...
 
     def size(self, digest: str) -> int | None:
-        """Bytes of the file, or None if there is none."""
+        """Returns the file's size in bytes, or None if there is none."""
         ...
 
     def read(self, digest: str) -> Iterator[bytes]:
-        """The file in chunks. Raises: MissingFile."""
+        """Yields the file in chunks. Raises: MissingFile."""
         ...
 
     def local(self, digest: str) -> AbstractContextManager[Path]:
-        """A path of the file's bytes on this machine, to be read only inside the block. Raises: MissingFile."""
+        """Returns a context with a path of the file's bytes on this machine, to be read only inside the block. Raises:
+        MissingFile.
+        """
         ...
 
     def check(self) -> None:
-        """Raise if the store cannot be written now."""
+        """Raises if the store cannot be written now."""
         ...
 
     def delete(self, digest: str) -> None:
-        """Remove the file, if there is one."""
+        """Removes the file, if there is one."""
         ...
 
     def stored(self) -> Iterator[tuple[str, int, float]]:
-        """Digest, bytes and time of writing (seconds since 1970) of every file, in the order of digests.
+        """Yields the digest, bytes and time of writing (seconds since 1970) of every file, in the order of digests.
 
         A file that comes or goes meanwhile may be among them, or not.
         """
         ...
 
     def free_bytes(self) -> int | None:
-        """Room that is left, or None where the store does not tell."""
+        """Returns the room that is left, or None if the store does not know."""
         ...
 
     # A file that arrives in pieces, under a name of its own until it is whole
 
     def append(self, name: str, piece: bytes | bytearray, *, at_bytes: int, reserve_bytes: int = 0) -> None:
-        """Keep a piece of a growing file; it is on disk when this returns. The same piece again changes nothing.
+        """Appends a piece to a growing file; it is on disk when this returns. The same piece again changes nothing.
 
         However many do so at once, they leave the reserve of the disk alone, where the store knows its room. Raises:
         MissingFile (what comes before it is gone), OSError (ENOSPC; nothing of the piece was written).
@@ -115,20 +117,21 @@ class Storage(Protocol):
         ...
 
     def adopt(self, name: str, *, size_bytes: int, digest: str) -> StoredFile:
-        """Read the grown file from its beginning and keep it under its digest; its own name is gone then.
+        """Reads the grown file from its beginning and stores it under its digest; its name as a growing file is gone
+        then.
 
         Raises: MissingFile (pieces of it are gone), DigestMismatch; it stays as it is then.
         """
         ...
 
     def discard(self, name: str) -> None:
-        """Forget a growing file, if there is one."""
+        """Deletes a growing file, if there is one."""
         ...
 
     def growing(self) -> Iterator[tuple[str, float]]:
-        """Names of growing files, and when each last grew (seconds since 1970)."""
+        """Yields the names of growing files, and when each last grew (seconds since 1970)."""
         ...
 
     def tidy(self, before: float) -> None:
-        """Give up what processes that died had begun to write before then (seconds since 1970)."""
+        """Deletes what processes that died had begun to write before then (seconds since 1970)."""
         ...

@@ -31,7 +31,7 @@ def _detail(session: Session, group: RunGroup) -> GroupDetail:
 
 @router.post("", status_code=202, response_model=GroupDetail)
 def create_group(body: GroupCreate, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
-    """Queue a run on every device that may take it, or on `count` of them; all are queued, or none."""
+    """Queues a run on every device that may take it, or on `count` of them; all are queued, or none."""
 
     def act() -> Answer:
         group = service.create(session, farm, body, api_key_id=principal.key_id)
@@ -55,7 +55,7 @@ def create_group(body: GroupCreate, farm: FarmDep, principal: PrincipalDep, key:
 
 @router.get("")
 def list_groups(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cursor = None) -> Page[GroupView]:
-    """Groups, the newest first, and how far each is."""
+    """Lists groups, the newest first, and how far each has come."""
     with farm.database.read() as session:
         rows, following = service.listed(session, limit=limit, cursor=cursor)
         return Page(items=[service.view(session, row) for row in rows], next=following)
@@ -70,7 +70,7 @@ def show_group(group_id: str, farm: FarmDep, _: PrincipalDep) -> GroupDetail:
 
 @router.post("/{group_id}/cancel")
 def cancel_group(group_id: str, farm: FarmDep, _: PrincipalDep) -> GroupDetail:
-    """Ask every run of a group that has not ended to stop."""
+    """Asks every run of a group that has not ended to stop."""
     with farm.database.transaction() as session:
         group = service.cancel(session, group_id)
         session.flush()

@@ -28,7 +28,7 @@ class GroupCreate(RunCreate):
         return self
 
     def run_for(self, device_id: str) -> RunCreate:
-        """The request for one of the devices."""
+        """Returns the request for one of the devices."""
         fields = {name: getattr(self, name) for name in RunCreate.model_fields if name in self.model_fields_set}
         return RunCreate(**{**fields, "device": device_id})
 
@@ -42,7 +42,7 @@ class GroupView(View):
     states: dict[str, int]
     """Runs by their state."""
     is_open: bool
-    """Some of its runs have not ended."""
+    """Whether some of its runs have not ended."""
 
 
 class GroupDetail(GroupView):
@@ -50,4 +50,4 @@ class GroupDetail(GroupView):
 
     runs: list[RunView]
     device_names: dict[str, str]
-    """By id: what the runs' devices are called."""
+    """Names of the runs' devices, by id."""

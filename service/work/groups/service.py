@@ -24,7 +24,7 @@ NEVER = (TARGET, FEATURES, WANTS, REMOVED)
 
 
 def create(session: Session, farm: Farm, body: GroupCreate, *, api_key_id: str) -> RunGroup:
-    """A run for each device that may take it, or for `count` of them: those that may soonest.
+    """Queues a run for each device that may take it, or for `count` of them: those that may soonest.
 
     All or none: what does not fit one device, or a quota, refuses the whole. Raises: as `runs.create`, and Invalid if
     there are not so many devices.
@@ -73,7 +73,7 @@ def _devices(session: Session, farm: Farm, body: GroupCreate, bundle: bundles.Bu
 
 
 def find(session: Session, group_id: str) -> RunGroup:
-    """The group. Raises: NotFound."""
+    """Returns the group. Raises: NotFound."""
     group = session.get(RunGroup, group_id)
     if group is None:
         raise NotFound("group.unknown", f"no group {group_id!r:.60}", hint="GET /run-groups lists them")
@@ -81,12 +81,12 @@ def find(session: Session, group_id: str) -> RunGroup:
 
 
 def listed(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequence[RunGroup], str | None]:
-    """A page of groups, the newest first."""
+    """Returns a page of groups, the newest first."""
     return newest_first(session, select(RunGroup), RunGroup.id, limit=limit, cursor=cursor)
 
 
 def view(session: Session, group: RunGroup) -> GroupView:
-    """A group and how far it is."""
+    """Returns a group and how far it is."""
     query = select(Run.state, func.count()).where(Run.group_id == group.id).group_by(Run.state)
     states = {row[0]: row[1] for row in session.execute(query)}
     is_open = any(state in OPEN_RUN_STATES for state in states)
@@ -94,13 +94,13 @@ def view(session: Session, group: RunGroup) -> GroupView:
 
 
 def runs_of(session: Session, group: RunGroup) -> list[tuple[Run, str]]:
-    """The group's runs with the names of their devices, by these names."""
+    """Returns the group's runs with the names of their devices, by these names."""
     query = select(Run, Device.name).join(Device, Device.id == Run.wanted_device_id).where(Run.group_id == group.id)
     return [(run, name) for run, name in session.execute(query.order_by(Device.name, Run.id))]
 
 
 def cancel(session: Session, group_id: str) -> RunGroup:
-    """Ask every run of the group that has not ended to stop. Raises: NotFound."""
+    """Asks every run of the group that has not ended to stop. Raises: NotFound."""
     group = find(session, group_id)
     is_open = select(Run.id).where(Run.group_id == group.id, Run.state.in_(OPEN_RUN_STATES)).order_by(Run.id)
     for run_id in list(session.scalars(is_open)):

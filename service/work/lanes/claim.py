@@ -29,12 +29,12 @@ class TimeLeft:
 
     ends_at: float
     transfer_s: float
-    """That every attempt may take beside its run's time."""
+    """Seconds that every attempt may take for transfers, besides its run's time."""
     time_factor: float
     """Factor of the device over a board's time."""
 
     def most_asked_s(self) -> float:
-        """The longest time limit of a run that would end before, if it began now."""
+        """Returns the longest time limit of a run that would end before, if it began now."""
         return (self.ends_at - time.time() - self.transfer_s) / self.time_factor
 
 
@@ -46,11 +46,11 @@ class Seeker:
     is_welcome: bool
     """False: quarantined, drained, in (or right before) maintenance, or isolated less than the farm asks."""
     untried: ColumnElement[bool]
-    """Over `Run`: it has not failed on this device."""
+    """Condition on `Run`: it has not failed on this device."""
     only_canary: bool
     """Strikes quarantine it: it may show that it works again, and nothing else."""
     time_left: TimeLeft | None = None
-    """Until its maintenance, if that is near."""
+    """Time until the device's maintenance, if that is near."""
 
     def fits(self, lane: Lane) -> bool:
         """Whether it may take the runs of the lane, those aside that it has tried."""
@@ -72,7 +72,7 @@ class Head:
 
 
 def heads(session: Session, seeker: Seeker) -> list[Head]:
-    """The heads of the lanes that the device fits, in no order; lanes with nothing for it are left out."""
+    """Returns the heads of the lanes that the device fits, in no order; lanes with nothing for it are left out."""
     lane_ids = waiting_lanes(session, seeker.taker.wishes)
     return [head for part in in_parts(lane_ids) for head in _heads(session, seeker, part)]
 
@@ -88,8 +88,10 @@ def _heads(session: Session, seeker: Seeker, lane_ids: Sequence[str]) -> Iterato
 
 
 def in_turn(heads: Iterable[Head], shares: Mapping[str, Share] = NO_SHARES) -> Sequence[Head]:
-    """Whose turn it is: the organisation with the fewest runs on devices, then the one that was served longest ago; of
-    one organisation the oldest first, over all lanes. Organisations that may have no more are left out."""
+    """Sorts the heads by whose turn it is: the organisation with the fewest runs on devices comes first, then the one
+    that was served longest ago; within an organisation the oldest first, over all lanes. Organisations that may have no
+    more are left out.
+    """
 
     def turn(head: Head) -> tuple[int, float, float, str]:
         share = shares.get(head.organisation_id, Share())
@@ -99,7 +101,8 @@ def in_turn(heads: Iterable[Head], shares: Mapping[str, Share] = NO_SHARES) -> S
 
 
 def take(session: Session, seeker: Seeker, lane_id: str) -> Run | None:
-    """The first run of the lane that the device may have and nobody else is taking, its row held; None: there is none.
+    """Returns the first run of the lane that the device may have and nobody else is taking, its row held; None: there
+    is none.
 
     Its state is as it was: the caller moves it.
     """

@@ -53,22 +53,24 @@ class Waiter:
 
     @property
     def kind(self) -> Kind:
-        """Which calls may be for it."""
+        """The kind of waiter, which decides which calls may be for it."""
         seeker = self.seeker
         return Kind(replace(seeker.taker, device_id=ANY), seeker.only_canary)
 
     def call(self, lane_id: str, *, goes_on: bool) -> None:
-        """There may be work in the lane. `goes_on`: and perhaps more, so that whoever takes some calls the next."""
+        """Calls the waiter, since there may be work in the lane. `goes_on`: and perhaps more, so that whoever takes
+        some calls the next.
+        """
         self._called_for[lane_id] = goes_on
         self._bell.set()
 
     def outdate(self) -> None:
-        """The device has changed."""
+        """Tells the waiter that its device has changed."""
         self.is_outdated = True
         self._bell.set()
 
     async def is_called(self, until: float) -> bool:
-        """Wait for a call, at most until this time (`time.monotonic()`); False: none came."""
+        """Waits for a call, at most until this time (`time.monotonic()`). Returns False if none came."""
         try:
             await asyncio.wait_for(self._bell.wait(), max(0.0, until - time.monotonic()))
         except TimeoutError:
@@ -76,14 +78,14 @@ class Waiter:
         return True
 
     def hear(self) -> dict[str, bool]:
-        """The lanes that it was called for since it heard last, and whether each call goes on."""
+        """Returns the lanes for which it was called since the last time, and whether each call goes on."""
         called, self._called_for = self._called_for, {}
         self._bell.clear()
         return called
 
 
 class WaitingRoom:
-    """Who waits in this process."""
+    """The devices that wait in this process."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -95,7 +97,7 @@ class WaitingRoom:
 
     @contextmanager
     def held(self, seeker: Seeker) -> Iterator[Waiter]:
-        """A waiter that is in the room within the block."""
+        """Yields a waiter that is in the room within the block."""
         waiter = Waiter(seeker)
         self._devices.setdefault(seeker.taker.device_id, set()).add(waiter)
         self._line_up(waiter)
@@ -109,19 +111,23 @@ class WaitingRoom:
                 del self._devices[seeker.taker.device_id]
 
     def wishes(self) -> frozenset[str]:
-        """Every wish that some waiter satisfies."""
+        """Returns every wish that some waiter satisfies."""
         kinds = (kind.taker.wishes for kind in self._kinds)
         return frozenset(map(device_wish, self._devices)).union(*kinds)
 
     def back_in_line(self, waiter: Waiter, seeker: Seeker | None = None) -> None:
-        """It has been called and goes on waiting, perhaps as another device than before."""
+        """Puts a waiter that has been called and goes on waiting back in line, perhaps as another device than
+        before.
+        """
         if seeker is not None:
             self._step_out(waiter)
             waiter.seeker, waiter.is_outdated = seeker, False
         self._line_up(waiter)
 
     def _line_up(self, waiter: Waiter) -> None:
-        """At the end of the line of its kind; a device that may have no work is called by its name only."""
+        """Puts the waiter at the end of the line of its kind. A device that may have no work is called by its name
+        only.
+        """
         if waiter.seeker.is_welcome:
             self._kinds.setdefault(waiter.kind, {}).setdefault(waiter, next(self._numbers))
 
@@ -132,12 +138,14 @@ class WaitingRoom:
             self._kinds.pop(waiter.kind, None)
 
     def call_device(self, device_id: str) -> None:
-        """Let the device's requests look again."""
+        """Makes the device's requests look again."""
         for waiter in self._devices.get(device_id, ()):
             waiter.outdate()
 
     def call_lane(self, lane_id: str, key: LaneKey, count: int, *, goes_on: bool = False) -> int:
-        """Call up to `count` devices that fit the lane, those first that have waited longest; how many were."""
+        """Calls up to `count` devices that fit the lane, those first that have waited longest. Returns how many were
+        called.
+        """
         if key.device_id:
             waiters = self._devices.get(key.device_id, ())
             for waiter in waiters:
@@ -180,13 +188,13 @@ class Dispatcher:
         self._learning: set[asyncio.Task[None]] = set()
 
     def after_commit(self, session: Session) -> None:
-        """Spread what the session has called for. From any thread; it never raises."""
+        """Spreads the calls that the session has gathered. From any thread; it never raises."""
         calls = calls_of(session)
         if calls and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._spread, calls)
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serves until cancelled."""
         self._loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -202,7 +210,7 @@ class Dispatcher:
             self._relay.send(calls)
 
     def serve(self, calls: Calls, *, goes_on: bool = False) -> None:
-        """Call who waits here. `goes_on`: whoever takes a run of a lane calls the next."""
+        """Calls those who wait here. `goes_on`: whoever takes a run of a lane calls the next."""
         self._watchers.call(calls.subjects)
         if not len(self.room):
             return
@@ -217,7 +225,9 @@ class Dispatcher:
             task.add_done_callback(self._learning.discard)
 
     def pass_on(self, called_for: Mapping[str, bool], *, taken_from: str | None = None) -> None:
-        """Call others for what a device was called for, and does not look at, or has only taken one run of."""
+        """Calls other devices for lanes for which a device was called, but at which it does not look, or from which it
+        has taken only one run.
+        """
         for goes_on in (False, True):
             lanes = [lane_id for lane_id, more in called_for.items() if more is goes_on]
             rest = [lane_id for lane_id in lanes if goes_on or lane_id != taken_from]
@@ -246,7 +256,7 @@ class Dispatcher:
             await self.look()
 
     async def look(self) -> None:
-        """Call devices for every lane in which something waits that may be for one of them."""
+        """Calls devices for every lane in which something waits that may be for one of them."""
         if not len(self.room):
             return
         try:

@@ -46,7 +46,7 @@ def rarest_wish(session: Session, key: LaneKey) -> str:
 
 
 def _counts(session: Session) -> Mapping[str, int]:
-    """How many devices offer each tag, data set, mode and class."""
+    """Returns how many devices offer each tag, data set, mode and class."""
     query = select(Device.tags, Device.own_datasets, Device.modes, Device.device_class).where(Device.state != "removed")
     counts: Counter[str] = Counter()
     for tags, own_datasets, modes, device_class in session.execute(query, execution_options=EVERYONES):
@@ -56,7 +56,7 @@ def _counts(session: Session) -> Mapping[str, int]:
 
 
 def enter(session: Session, run: Run, features: Collection[str]) -> None:
-    """Put a new run into its lane, and write down how devices find it."""
+    """Puts a new run into its lane, and records how devices find it."""
     key = LaneKey.of(run, features, run.organisation_id or organisation_of(session))
     run.lane_id, run.attempts = key.id, run.attempts or 0
     run.rarest_wish, run.asked_s = rarest_wish(session, key), run.settings.time_limit_s or 0.0
@@ -66,7 +66,7 @@ def enter(session: Session, run: Run, features: Collection[str]) -> None:
 
 
 def enter_queued(session: Session, *, most: int) -> int:
-    """Put queued runs into their lanes that older code has queued; how many, at most `most`."""
+    """Puts queued runs that older code has queued into their lanes, at most `most` of them. Returns how many."""
     query = select(Run).where(NO_LANE_YET).order_by(Run.created_at, Run.id).limit(most)
     runs = list(session.scalars(query.with_for_update(skip_locked=True)))
     for run in runs:

@@ -1,4 +1,4 @@
-"""Which lanes have something queued that may be for certain devices: found in the index of queued runs alone.
+"""Finds the lanes in which something is queued that may be for certain devices, by the index of queued runs alone.
 
 Each queued run lies there under the rarest of its wishes. A search hops from lane to lane under what the devices offer:
 it meets no lane that is empty, and none that asks first of all for something else, however many there are
@@ -22,21 +22,22 @@ _AT_ONCE = 1000
 
 
 def waiting_lanes(session: Session, wishes: Collection[str]) -> list[str]:
-    """The ids of lanes in which runs are queued, of whosoever, the rarest wish of which is one of these."""
+    """Returns the ids of lanes with queued runs, of any organisation, whose rarest wish is one of these."""
     query = _waiting_lanes(session.get_bind().dialect.name)
     return list(dict.fromkeys(session.scalars(query, {_OFFERED: json.dumps(sorted(wishes))})))
 
 
 def in_parts(lane_ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """As many at once as a statement of either database takes."""
+    """Yields the lanes in parts of as many as a statement of either database accepts."""
     for start in range(0, len(lane_ids), _AT_ONCE):
         yield lane_ids[start : start + _AT_ONCE]
 
 
 @cache
 def _waiting_lanes(dialect: str) -> Select[str]:
-    """Made once. It is a statement of its own, since PostgreSQL would not know that few lanes come of it, and join all
-    that there are."""
+    """Returns the statement, which is made once. It is separate, since PostgreSQL would not know that it returns few
+    lanes, and would join all that there are.
+    """
     wish = _elements(dialect).c.value
     first = select(wish.label("wish"), _next_lane(wish).label("lane_id")).cte("waiting", recursive=True)
     after = select(first.c.wish, _next_lane(first.c.wish, after=first.c.lane_id))
@@ -45,7 +46,7 @@ def _waiting_lanes(dialect: str) -> Select[str]:
 
 
 def _elements(dialect: str) -> TableValuedAlias:
-    """A row for each text of the parameter, which is one JSON list: a statement for however many there are."""
+    """Returns a row for each text of the parameter, which is one JSON list: a statement for however many there are."""
     texts = bindparam(_OFFERED, type_=Text)
     if dialect == "sqlite":
         return func.json_each(texts).table_valued("value")

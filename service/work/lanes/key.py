@@ -16,17 +16,17 @@ ANY = ""
 
 
 def device_wish(device_id: str) -> str:
-    """The wish for this device, as a text beside those for tags and data (`service/devices/wants.py`)."""
+    """Returns the wish for this device, as a text beside those for tags and data (`service/devices/wants.py`)."""
     return f"device:{device_id}"
 
 
 def class_wish(device_class: str) -> str:
-    """The wish for a device of this class."""
+    """Returns the wish for a device of this class."""
     return f"class:{device_class}"
 
 
 def target_wish(target: str) -> str:
-    """The wish for a device that runs this target."""
+    """Returns the wish for a device that runs this target."""
     return f"target:{target}"
 
 
@@ -45,7 +45,7 @@ class Taker:
 
     @classmethod
     def of(cls, device: Device) -> Taker:
-        """As the device is now."""
+        """Returns the device as it is now."""
         owner_id = None if device.is_shared else device.organisation_id
         return cls(
             device.id, device.device_class, tuple(device.targets), frozenset(device.features), offers(device), owner_id
@@ -53,7 +53,7 @@ class Taker:
 
     @property
     def wishes(self) -> frozenset[str]:
-        """Every wish of one thing that it satisfies."""
+        """All wishes for a single thing that the device satisfies."""
         wishes = {class_wish(self.device_class), *map(target_wish, self.targets)}
         return self.offers | wishes | ({device_wish(self.device_id)} if self.device_id else set())
 
@@ -71,7 +71,7 @@ class Taker:
 
 @dataclass(frozen=True, slots=True)
 class LaneKey:
-    """All that decides which devices may take a run, but for what they have done with it before."""
+    """Everything that decides which devices may take a run, except what they have done with it before."""
 
     organisation_id: str
     target: str
@@ -85,7 +85,7 @@ class LaneKey:
 
     @classmethod
     def of(cls, run: Run, features: Collection[str], organisation_id: str) -> LaneKey:
-        """The key of an organisation's run whose bundle requires `features`."""
+        """Returns the key of an organisation's run whose bundle requires `features`."""
         return cls(
             organisation_id=organisation_id,
             target=run.target,
@@ -98,7 +98,7 @@ class LaneKey:
 
     @classmethod
     def of_lane(cls, lane: Lane) -> LaneKey:
-        """The key of a lane that is there."""
+        """Returns the key of a lane that is there."""
         fields = {name: getattr(lane, name) for name in cls.__slots__}
         return cls(**{**fields, "features": tuple(lane.features)})
 
@@ -111,5 +111,5 @@ class LaneKey:
         return "lan_" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def columns(self) -> dict[str, Any]:
-        """As a row of `lanes`."""
+        """Returns the key as a row of `lanes`."""
         return {name: getattr(self, name) for name in self.__slots__} | {"id": self.id, "features": list(self.features)}

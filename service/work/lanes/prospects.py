@@ -1,4 +1,4 @@
-"""How many runs come to their turn before one, in the lanes of the devices that fit it."""
+"""Counts how many runs come before a given one, in the lanes of the devices that fit it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ class Prospect:
 
 
 def prospect(session: Session, settings: Settings, run: Run, devices: Sequence[Device], *, most: int) -> Prospect:
-    """The runs that one of the devices takes before it, by age within its organisation and by fair share among several
-    (`claim.in_turn`); counting ends above `most`. Organisations that may have no more are not waited for."""
+    """Returns the runs that one of the devices takes before it, by age within its organisation and by fair share among
+    several (`claim.in_turn`); counting ends above `most`. Organisations that may have no more are not counted.
+    """
     lines = _lines(session, run, devices, most=most)
     own_line = lines.pop(run.organisation_id, Line(0, run.created_at))
     if not lines:
@@ -53,7 +54,7 @@ def prospect(session: Session, settings: Settings, run: Run, devices: Sequence[D
 
 
 def own_before(session: Session, run: Run, devices: Sequence[Device], *, most: int) -> int:
-    """The runs of its own organisation that one of the devices takes before it; counting ends above `most`."""
+    """Returns the runs of its own organisation that one of the devices takes before it; counting ends above `most`."""
     return _lines(session, run, devices, most=most, only=run.organisation_id).get(run.organisation_id, NOTHING).runs
 
 
@@ -81,7 +82,7 @@ def turns_before(
 def _lines(
     session: Session, run: Run, devices: Sequence[Device], *, most: int, only: str | None = None
 ) -> dict[str, Line]:
-    """By organisation: of the run's own what is before it, of others all that waits."""
+    """Returns the runs that wait, by organisation: of the run's organisation those before it, of the others all."""
     lines: dict[str, Line] = {}
     for lane in _busy_lanes(session, devices):
         owner_id = lane.organisation_id
@@ -95,7 +96,7 @@ def _lines(
 
 
 def _busy_lanes(session: Session, devices: Sequence[Device]) -> list[Lane]:
-    """Lanes in which something waits, and which one of the devices fits."""
+    """Returns the lanes in which something waits, and which one of the devices fits."""
     takers = [Taker.of(device) for device in devices]
     lane_ids = waiting_lanes(session, frozenset[str]().union(*(taker.wishes for taker in takers)))
     parts = (session.scalars(select(Lane).where(Lane.id.in_(part), ~Lane.is_canary)) for part in in_parts(lane_ids))

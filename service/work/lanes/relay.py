@@ -23,7 +23,7 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
 QUIET_S = 10.0
 """A subscription that has been quiet for so long is asked whether it lives."""
 GATHER_S = 0.05
-"""After a message: what is called for meanwhile goes out in one."""
+"""Seconds after a message in which further calls are gathered, to go out in one message."""
 MOST_BYTES = 1 << 20
 Hear = Callable[[Calls], None]
 
@@ -38,12 +38,14 @@ class Relay:
         self._has_some = asyncio.Event()
 
     def send(self, calls: Calls) -> None:
-        """Let the other processes hear these, soon."""
+        """Sends these calls to the other processes, soon."""
         self._outgoing.add(calls)
         self._has_some.set()
 
     async def run(self, hear: Hear, look: Callable[[], Awaitable[None]]) -> None:
-        """Carry calls until cancelled. `look` is awaited after each connection: what was said before was not heard."""
+        """Carries calls until cancelled. `look` is awaited after each connection, since messages sent before it were
+        not heard.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._again_and_again(lambda: self._listen(hear, look), "hear"))
             tasks.create_task(self._again_and_again(self._speak, "tell"))
@@ -88,7 +90,7 @@ class Relay:
         return json.dumps({"from": self._name, **fields})
 
     def _read(self, data: object) -> Calls | None:
-        """None for our own, and for what no process of ours has said."""
+        """Reads a message. Returns None for our own, and for one that no process of ours has sent."""
         try:
             message = json.loads(data) if isinstance(data, bytes) and len(data) < MOST_BYTES else {}
             if message.get("from", self._name) == self._name:
@@ -101,5 +103,5 @@ class Relay:
 
 
 def redis_url(broker_url: str) -> str:
-    """The broker's URL as its own client reads it: Celery says `redis+socket` for a socket's path."""
+    """Returns the broker's URL as its own client reads it: Celery says `redis+socket` for a socket's path."""
     return broker_url.replace("redis+socket://", "unix://", 1)

@@ -34,7 +34,7 @@ class RunAbout(RequestBody):
 
 
 def change(session: Session, run_id: str, body: RunAbout) -> Run:
-    """Say it. Raises: NotFound."""
+    """Changes a run's name, note and tags. Raises: NotFound."""
     run = session.scalar(select(Run).where(Run.id == run_id).with_for_update())
     if run is None:
         return service.find(session, run_id)

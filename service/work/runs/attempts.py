@@ -1,4 +1,4 @@
-"""How attempts end and what becomes of their runs: one place for retries, blame and strikes.
+"""How attempts end and what becomes of their runs: the one place for retries, blame and strikes.
 
 Which states follow which is in `service/store/states.py`. A device that had a run and failed is not given it again
 (`spent`), and no run ends because of one device: it waits for another until its queue deadline. Two devices that die of
@@ -31,7 +31,7 @@ WAITS = "waits for another device"
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an attempt or run ended; cause and code are None for success."""
+    """The end of an attempt or run; cause and code are None for success."""
 
     state: str
     cause: str | None = None
@@ -83,13 +83,13 @@ VERDICTS = {
 
 
 def end_attempt(session: Session, attempt: Attempt, ending: Ending) -> None:
-    """Record how the attempt ended; its token is stale from now on."""
+    """Records how the attempt ended; its token is stale from now on."""
     states.move(session, attempt, states.EVENT_OF[ending.state])
     attempt.cause, attempt.code, attempt.message = ending.cause, ending.code, clean_text(ending.message, 4000)
 
 
 def end_run(session: Session, run: Run, ending: Ending, *, last: Attempt | None = None) -> None:
-    """Record how the run ended. `last`: the attempt that ended it."""
+    """Records how the run ended. `last`: the attempt that ended it."""
     message = clean_text(ending.message, 4000)
     event = states.EVENT_OF[ending.state]
     states.move(session, run, event, cause=ending.cause, code=ending.code, message=message)
@@ -100,7 +100,7 @@ def end_run(session: Session, run: Run, ending: Ending, *, last: Attempt | None 
 
 
 def untried(device: Device, settings: Settings) -> ColumnElement[bool]:
-    """Over `Run`: the device may have it, as far as earlier attempts on it go."""
+    """Returns the condition on `Run` that earlier attempts on the device do not rule it out."""
     passed_at = max(device.released_at, device.succeeded_at, time.time() - settings.device_retry_s)
     spent = select(Attempt.id).where(
         Attempt.run_id == Run.id,
@@ -193,7 +193,7 @@ def _spent(
 
 
 def _last_word(session: Session, settings: Settings, run: Run, fault: Fault, ending: Ending) -> Ending | None:
-    """How the run ends now; None if another device is to try it."""
+    """Returns how the run ends now; None if another device is to try it."""
     if run.cancel_requested:
         reason = "the device never confirmed" if ending.state == "lost" else f"then: {ending.message}"
         return Ending("cancelled", "user", "run.cancelled", f"cancelled; {reason}")
@@ -217,18 +217,20 @@ _RECEIVED = or_(Attempt.code.is_(None), Attempt.code != NOT_RECEIVED)
 
 
 def _unreceived(session: Session, run: Run, device: Device | None = None) -> int:
-    """How many attempts of the run never reached their device."""
+    """Returns how many attempts of the run never reached their device."""
     query = select(func.count(Attempt.id)).where(Attempt.run_id == run.id, Attempt.code == NOT_RECEIVED)
     return session.scalar(query if device is None else query.where(Attempt.device_id == device.id)) or 0
 
 
 def _came_further(attempt: Attempt) -> bool:
-    """It has left a checkpoint of its own: what it did was not in vain, and the run is no reason for its end."""
+    """Returns whether the attempt has left a checkpoint: then what it did was not in vain, and the run is not to blame
+    for its end.
+    """
     return attempt.checkpoint_step is not None
 
 
 def _further(session: Session, run: Run) -> int:
-    """How many attempts of the run came further than the one before."""
+    """Returns how many attempts of the run came further than the one before."""
     query = select(func.count(Attempt.id)).where(Attempt.run_id == run.id, Attempt.checkpoint_step.is_not(None))
     return session.scalar(query) or 0
 
@@ -241,7 +243,7 @@ def _alike(doubt: str) -> ColumnElement[bool]:
 
 
 def _devices_of(session: Session, run: Run, *conditions: ColumnElement[bool]) -> int:
-    """How many devices have had the run and ended so."""
+    """Returns how many devices have had attempts at the run that meet the conditions."""
     query = select(func.count(Attempt.device_id.distinct())).where(Attempt.run_id == run.id, *conditions)
     return session.scalar(query) or 0
 
@@ -249,7 +251,9 @@ def _devices_of(session: Session, run: Run, *conditions: ColumnElement[bool]) ->
 def _queue_again(
     session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending
 ) -> None:
-    """Another device (or the same one) may try; waiting starts anew, for clocks do not eat each other."""
+    """Queues the run again, so that another device (or the same one) may try. Waiting starts anew, since its clock and
+    the run's are separate.
+    """
     if run.attempts <= settings.run_attempts or attempt.spent == FAILED:
         run.queue_deadline_at = time.time() + settings.queue_s
     reason = f"{ending.code or ending.state} on {device.name}: {ending.message}"[:300]
@@ -279,21 +283,21 @@ def _others(session: Session, settings: Settings, run: Run) -> bool:
 
 
 def tried_on(session: Session, run: Run) -> str:
-    """On which devices a run failed and how, for the message of one that nobody else took; empty if on none."""
+    """Says on which devices a run failed and how, for the message of a run that nobody else took; empty if on none."""
     query = select(Attempt, Device.name).join(Device, Device.id == Attempt.device_id)
     rows = session.execute(query.where(Attempt.run_id == run.id).order_by(Attempt.n)).all()
     return "; ".join(f"{name}: {attempt.code or attempt.state}: {attempt.message:.200}" for attempt, name in rows)
 
 
 def lose(session: Session, settings: Settings, attempt: Attempt, ending: Ending) -> None:
-    """End a live attempt whose device went silent, and settle its run. The caller holds the attempt's row."""
+    """Ends a live attempt whose device went silent, and settles its run. The caller holds the attempt's row."""
     run = session.scalars(select(Run).where(Run.id == attempt.run_id).with_for_update()).one()
     device = blame.hold(session, run, attempt.device_id)
     settle(session, settings, run, attempt, device, ending)
 
 
 def lose_live(session: Session, settings: Settings, device: Device, reason: str, *, is_restart: bool = False) -> None:
-    """Give up what a device worked on before: it starts again, or asks for other work.
+    """Ends what a device worked on before, since it starts again or asks for other work.
 
     An agent says at once that it has begun. One that never did and asks again, in the same session, has not got the
     answer that gave it the run: that says nothing of the run, nor of the board.

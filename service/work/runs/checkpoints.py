@@ -68,7 +68,7 @@ _OF_LAST_ATTEMPT = (
         ~_IS_HERE,
     )
 )
-"""That ended without being spent, and whose active board keeps a checkpoint that the farm does not have."""
+"""Last attempts that ended without being spent, and whose active board has a checkpoint that the farm does not have."""
 
 
 def can_go_on(manifest: Mapping[str, Any]) -> bool:
@@ -77,7 +77,7 @@ def can_go_on(manifest: Mapping[str, Any]) -> bool:
 
 
 def check_asked(settings: RunSettings, manifest: Mapping[str, Any]) -> None:
-    """That a run that asks for checkpoints can have them. Raises: Invalid."""
+    """Checks that a run that asks for checkpoints can have them. Raises: Invalid."""
     if settings.checkpoint_s is not None and not can_go_on(manifest):
         raise Invalid(
             "run.checkpoints",
@@ -132,7 +132,7 @@ def most_state_bytes(bundle: Bundle) -> int:
 
 
 def of_run_if_any(session: Session, run: Run) -> str | None:
-    """The digest of the run's checkpoint."""
+    """Returns the digest of the run's checkpoint."""
     return session.scalar(select(Checkpoint.digest).where(Checkpoint.run_id == run.id))
 
 
@@ -175,7 +175,9 @@ def _checked(file: IO[bytes], sender: Sender) -> Past:
 
 
 def take(session: Session, run: Run, attempt: Attempt, stored: StoredFile, past: Past) -> bool:
-    """Make it the run's checkpoint, unless the run has a later one. The caller holds the run's row."""
+    """Makes the file the run's checkpoint, unless the run has a later one. Returns whether it did. The caller holds the
+    run's row.
+    """
     checkpoint = session.get(Checkpoint, run.id)
     if checkpoint is not None and checkpoint.step >= past.step and _is_of_same_data(session, checkpoint, attempt):
         return False
@@ -194,7 +196,8 @@ def _is_of_same_data(session: Session, checkpoint: Checkpoint, attempt: Attempt)
 
 
 def take_kept(session: Session, run: Run, attempt: Attempt, steps: Sequence[int | None]) -> None:
-    """Note after which step the attempt's device keeps a checkpoint itself, if it is further than it ever was.
+    """Records after which step the attempt's device has stored a checkpoint itself, if that is further than it ever
+    was.
 
     The caller holds the run's row.
     """
@@ -215,8 +218,9 @@ def is_kept(session: Session, run: Run, attempt: Attempt) -> bool:
 
 
 def waits_for_another(device: Device, settings: Settings) -> ColumnElement[bool]:
-    """Over `Run`: it waits for the board of its last attempt, which keeps its checkpoint, may have it again and is
-    active: for as long as a device is kept from a run that it failed."""
+    """Returns the condition on `Run` that it waits for the board of its last attempt, which has its checkpoint, may
+    have it again and is active. It waits for as long as a device does not get a run that failed on it.
+    """
     waits = _OF_LAST_ATTEMPT.where(
         _LAST.device_id != device.id, _LAST.finished_at >= time.time() - settings.device_retry_s
     )
@@ -224,7 +228,7 @@ def waits_for_another(device: Device, settings: Settings) -> ColumnElement[bool]
 
 
 def still_open(session: Session, device_id: str, runs: Collection[str]) -> tuple[str, ...]:
-    """Those of the runs that the device had before and that have not ended."""
+    """Returns those of the runs that the device had before and that have not ended."""
     had = select(Attempt.id).where(Attempt.run_id == Run.id, Attempt.device_id == device_id).exists()
     query = select(Run.id).where(Run.id.in_(runs), Run.state.in_(OPEN_RUN_STATES), had)
     return tuple(session.scalars(query.order_by(Run.id)))
@@ -239,7 +243,9 @@ def of_run(session: Session, run: Run) -> Checkpoint:
 
 
 def hand_out(session: Session, run: Run, storage: Storage, attempt: Attempt) -> Checkpoint | None:
-    """From where a new attempt goes on; None: from the first step. The caller holds the run's row."""
+    """Returns the checkpoint from which a new attempt goes on; None: it starts from the first step. The caller holds
+    the run's row.
+    """
     checkpoint = session.get(Checkpoint, run.id)
     if checkpoint is None:
         return None
@@ -272,11 +278,11 @@ def hand_out(session: Session, run: Run, storage: Storage, attempt: Attempt) -> 
 
 
 def distrust(session: Session, run: Run, attempt: Attempt) -> None:
-    """Nobody goes on from what an attempt has left whose other words cannot be true."""
+    """Drops the checkpoint of an attempt whose report cannot be true, so that nobody goes on from it."""
     deletion = delete(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.attempt_id == attempt.id)
     session.execute(deletion)
 
 
 def drop(session: Session, run: Run) -> None:
-    """The run has ended, or nothing shall go on from what it has."""
+    """Deletes the run's checkpoint: the run has ended, or nothing may go on from it."""
     session.execute(delete(Checkpoint).where(Checkpoint.run_id == run.id))

@@ -39,7 +39,7 @@ _LOCK = threading.Lock()
 
 
 def compared_bundles(session: Session, digests: Sequence[str], first: Built) -> list[Built]:
-    """The bundles that a request wants to compare with the first. Raises: NotFound, Gone, Invalid."""
+    """Returns the bundles that a request wants to compare with the first. Raises: NotFound, Gone, Invalid."""
     others = [
         bundles.held_bundle(session, digest, where=f"others.{place}", hint="POST /compile makes one").bundle
         for place, digest in enumerate(digests)
@@ -63,19 +63,19 @@ def compared_bundles(session: Session, digests: Sequence[str], first: Built) -> 
 
 
 def add(session: Session, run: Run, others: Sequence[Built]) -> None:
-    """Write them down, in the order that they are to have."""
+    """Adds rows for the other bundles, in the order that they are to have."""
     session.add_all(
         ComparedBundle(run_id=run.id, place=place, bundle_digest=other.digest) for place, other in enumerate(others, 1)
     )
 
 
 def others(session: Session, run: Run) -> list[Built]:
-    """The others, in order."""
+    """Returns the others, in order."""
     return [built(session, digest) for digest in run.others]
 
 
 def features(first: Built, others: Sequence[Built]) -> frozenset[str]:
-    """CPU features that a device needs for all of them."""
+    """Returns the CPU features that a device needs for all of them."""
     return frozenset(first.required_features).union(*(other.required_features for other in others))
 
 
@@ -94,7 +94,7 @@ def view(session: Session, run: Run, result: Result) -> ComparisonView | None:
 
 
 def named(session: Session, comparison: JudgedComparison) -> ComparisonView:
-    """With what the session's organisation calls the bundles."""
+    """Returns the comparison with the names by which the session's organisation calls the bundles."""
     names = holdings.of_digests(session, "bundle", comparison.bundles)
     rows = [
         ComparedView(

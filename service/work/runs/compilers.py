@@ -1,4 +1,4 @@
-"""The same work on the same device by bundles of different compilers: what users' own runs show of a new compiler.
+"""The same work on the same device by bundles of different compilers: what users' runs show about a new compiler.
 
 Two runs are of the same work when model, plan, spec, target, data, weights, settings and device are the same. The
 farm's canaries (`service/boards/canary`) watch devices with the farm's own models; this is what its users made anyway.
@@ -74,7 +74,7 @@ class OverCompilers:
 
     @property
     def compilers(self) -> tuple[str, ...]:
-        """Those that its bundles came from, in the order of their first runs."""
+        """Compilers of its bundles, in the order of their first runs."""
         return tuple(dict.fromkeys(run.compiler for run in self.runs))
 
     @property
@@ -86,7 +86,7 @@ class OverCompilers:
 
 
 def over_compilers(session: Session, most: int) -> list[OverCompilers]:
-    """Kinds of work that more than one compiler's bundles did lately, those that ran last first."""
+    """Returns the kinds of work that more than one compiler's bundles did lately, those that ran last first."""
     newest = session.execute(_timed().order_by(Run.id.desc()).limit(NEWEST))
     groups = _grouped(session, [row for row in newest if row[3] == "valid" and _is_profile(row[6])])
     several = [work for work in groups.values() if work.newest_change is not None]
@@ -94,7 +94,9 @@ def over_compilers(session: Session, most: int) -> list[OverCompilers]:
 
 
 def history_of(session: Session, run_id: str) -> OverCompilers | None:
-    """Every run of the same work as this one, of whatever verdict; None if there is no such run with a median."""
+    """Returns every run of the same work as this one, of whatever verdict; None if there is no such run with a
+    median.
+    """
     row = session.execute(_timed().where(Run.id == run_id)).first()
     if row is None:
         return None
@@ -164,7 +166,7 @@ def _grouped(session: Session, rows: Collection[TimedRow]) -> dict[Work, OverCom
 
 
 def _builds(session: Session, bundles: Collection[str]) -> dict[str, Build]:
-    """By bundle; of one that several compilers made, byte for byte, the first: it is no other bundle."""
+    """Returns the builds by bundle. If several compilers made the same bundle, byte for byte, the first one counts."""
     columns = (
         Job.bundle_digest,
         Job.model_name,

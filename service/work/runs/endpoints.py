@@ -59,7 +59,7 @@ def _create(session: Session, farm: Farm, body: RunCreate, key_id: str) -> Answe
 
 @router.post("", status_code=202, response_model=RunCreated)
 def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
-    """Queue a run. What does not fit the bundle (data, weights, device) is refused now, not on the device.
+    """Queues a run. What does not fit the bundle (data, weights, device) is refused now, not on the device.
 
     So is a device class that the farm does not have, unless `allow_waiting`; `warnings` say what a run waits for.
     """
@@ -88,7 +88,7 @@ def list_runs(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RunView]:
-    """Runs, the newest first; `model` and `plan` are names."""
+    """Lists runs, the newest first; `model` and `plan` are names."""
     with farm.database.read() as session:
         rows, following = service.newest_runs(session, chosen, limit=limit, cursor=cursor)
         names = holdings.of_digests(session, "bundle", (row.bundle_digest for row in rows))
@@ -111,7 +111,7 @@ async def show_run(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep
 
 @router.patch("/{run_id}")
 def describe_run(run_id: str, body: RunAbout, farm: FarmDep, _: PrincipalDep) -> RunView:
-    """Give a run a name, a note, tags to find it by. What it is, and what came of it, stays as it is."""
+    """Gives a run a name, a note, and tags by which to find it. What it is and what came of it stays as it is."""
     with farm.database.transaction() as session:
         run = about.change(session, run_id, body)
         session.flush()
@@ -128,7 +128,7 @@ def explain_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunWhy:
 
 @router.post("/{run_id}/cancel", status_code=202)
 def cancel_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunCancelled:
-    """Ask a run to stop. A run that has ended stays as it is; `says` tells so."""
+    """Asks a run to stop. A run that has ended stays as it is, and `says` reports that."""
     with farm.database.transaction() as session:
         message = effect_of(service.find(session, run_id))
         run = service.cancel(session, run_id)
@@ -141,7 +141,9 @@ def cancel_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunCancelled:
 async def run_events(
     run_id: str, request: Request, farm: FarmDep, _: PrincipalDep, last_event_id: LastEventId = None, after: After = 0
 ) -> Response:
-    """States, phases, steps and losses of a run as they come, from the first one; the stream ends with the run."""
+    """Streams a run's states, phases, steps and losses as they come, from the first one; the stream ends with the
+    run.
+    """
 
     def is_over(session: Session) -> bool:
         run = service.find(session, run_id)
@@ -153,7 +155,9 @@ async def run_events(
 
 @router.get("/{run_id}/report")
 def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
-    """The report that counts: measurement, kernels, losses, memory, energy, verdict (see `docs/protocol.md`)."""
+    """Returns the report that counts: measurement, kernels, losses, memory, energy, verdict (see
+    `docs/protocol.md`).
+    """
     with farm.database.read() as session:
         run = service.find(session, run_id)
         result = service.result_of(session, run)
@@ -173,7 +177,7 @@ def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
 def run_again(
     run_id: str, farm: FarmDep, principal: PrincipalDep, body: RunAgain | None = None, key: IdempotencyKey = None
 ) -> Response:
-    """Queue the same run once more: bundle, data, weights and settings, on the device that made it or another one."""
+    """Queues the same run once more: bundle, data, weights and settings, on the device that made it or another one."""
     where = body or RunAgain()
 
     def act() -> Answer:
@@ -201,7 +205,7 @@ def show_beside(run_id: str, other_id: str, farm: FarmDep, _: PrincipalDep) -> B
 
 @router.get("/{run_id}/weights", response_class=Response, responses=BINARY)  # type: ignore[arg-type]
 def download_weights(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep) -> Response:
-    """The trained weights (safetensors)."""
+    """Returns the trained weights (safetensors)."""
     with farm.database.read() as session:
         run = service.find(session, run_id)
         if run.trained_weights_digest is None:

@@ -14,7 +14,7 @@ ENGINES = (CPU, "opencl", "cuda")
 
 
 def engine_of(target: str) -> str:
-    """The engine of a target."""
+    """Returns the engine of a target."""
     return target.partition("/")[2] or CPU
 
 

@@ -21,7 +21,7 @@ DOUBTS: Mapping[str, str] = {
 
 
 class Fault(Enum):
-    """Who answers for an attempt that did not succeed."""
+    """The party that is responsible for an attempt that did not succeed."""
 
     RUN = "run"
     """Model, data, limits, owner: another device would end the same way."""
@@ -36,7 +36,7 @@ class Fault(Enum):
 
 
 def fault_of(state: str, cause: str | None, code: str | None) -> Fault:
-    """Who answers for this end; `cancelled` is one that the owner did not ask for.
+    """Returns who is responsible for this end; `cancelled` is one that the owner did not ask for.
 
     A statement that a device does not accept (`envelope.*`) was signed by the farm for this device a moment ago, so the
     device's clock, keys or identity are wrong, and no run is.
@@ -54,5 +54,5 @@ def fault_of(state: str, cause: str | None, code: str | None) -> Fault:
 
 
 def doubt_of(state: str, code: str | None) -> str:
-    """The group of an end that is `EITHER`; ends of one group on two devices are the same end."""
+    """Returns the group of an end that is `EITHER`; ends of one group on two devices are the same end."""
     return DOUBTS.get(code or "", OVERRUN if state == "lost" else "")

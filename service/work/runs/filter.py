@@ -1,4 +1,4 @@
-"""Which runs to list: the same filter for the API and the dashboard."""
+"""The filter of runs, the same for the API and the dashboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.work.runs.tags import has_tag
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list; what is empty does not restrict. State `open`: any in which a run has not ended.
+    """A filter of runs; an empty field does not restrict. State `open`: any in which a run has not ended.
 
     Canary runs, which are the farm's own, are never listed.
     """
@@ -32,7 +32,7 @@ class RunFilter:
     plan: str = ""
     group: str = ""
     code: str = ""
-    """How it ended, in the public contract's word (`device.lost`)."""
+    """Code with which the run ended, as the public contract spells it (`device.lost`)."""
     tag: str = ""
     engine: str = ""
     """Engine that ran its kernels (`cpu`, `opencl`)."""
@@ -46,7 +46,7 @@ class RunFilter:
         check_value("engine", self.engine, ENGINES)
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """Over `Run` joined with the `Holding` of its bundle."""
+        """Returns the filter as conditions on `Run` joined with the `Holding` of its bundle."""
         pairs = (
             (Run.state, self.state),
             (Run.mode, self.mode),

@@ -1,4 +1,4 @@
-"""Which devices could take a run, and what keeps the others from it: the one place that explains what leasing does.
+"""Decides which devices could take a run, and what prevents the others: the one place that explains what leasing does.
 
 Leasing asks from the device's side, with one indexed query; this asks from the run's side, when somebody wants to know.
 """
@@ -30,7 +30,7 @@ from service.store.database.scope import EVERYONES, organisation_of
 from service.work.runs import compared
 
 MOST_DEVICES = 200
-"""That are looked at for one answer."""
+"""Most devices that are looked at for one answer."""
 FIRST_DEVICES = 3
 """Number of devices that are looked at first: mostly one of them will do."""
 DEVICES = WINDOWS | {Device.__tablename__}
@@ -74,7 +74,7 @@ ORDER: tuple[Code, ...] = (
     TARGET,
     REMOVED,
 )
-"""In which devices are told of: those that may take the run soonest first."""
+"""Order in which devices are listed: those that may take the run soonest come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Wish:
 
     @classmethod
     def of(cls, session: Session, run: Run) -> Wish:
-        """The wish of a run that is there."""
+        """Returns the wish of a run that is there."""
         needed = compared.features(built(session, run.bundle_digest), compared.others(session, run))
         wants = frozenset(run.wants.split("\n")) - {""}
         return cls(run.target, needed, run.wanted_device_id, run.wanted_device_class, wants, run.settings)
@@ -99,7 +99,9 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How one device stands to a run: `code` says what keeps it, `says` in words."""
+    """How one device stands to a run: `code` says what prevents it from taking the run, and `message` says it in
+    words.
+    """
 
     device: Device
     code: Code
@@ -110,14 +112,14 @@ class Standing:
 
     @property
     def fits(self) -> bool:
-        """It takes the run now, or when it is done with what it does."""
+        """Whether the device takes the run now, or when it is done with its current work."""
         return self.code in FITS
 
 
 def standings(
     session: Session, settings: Settings, wish: Wish, run: Run | None = None, *, most: int = MOST_DEVICES
 ) -> list[Standing]:
-    """Every device that the wish may mean, those that fit first; `run`: earlier attempts count too."""
+    """Returns every device that the wish may mean, those that fit first. With `run`, earlier attempts count too."""
     devices = list(session.scalars(_meant(wish).limit(most)))
     busy = _busy(session, [device.id for device in devices])
     own_runs = set(session.scalars(select(Run.id).where(Run.id.in_([attempt.run_id for attempt in busy.values()]))))
@@ -162,7 +164,7 @@ def _finds_one(session: Session, settings: Settings, wish: Wish) -> bool:
 
 
 def classes(session: Session) -> list[str]:
-    """The device classes that the farm has, by name."""
+    """Returns the device classes that the farm has, by name."""
     query = select(Device.device_class).where(Device.state != "removed").distinct()
     return sorted(session.scalars(query))
 
@@ -181,7 +183,7 @@ def _busy(session: Session, ids: Sequence[str]) -> dict[str, Attempt]:
 
 
 def _spent(session: Session, run: Run) -> dict[str, Attempt]:
-    """The newest attempt on each device that keeps the run from it."""
+    """Returns the newest attempt on each device that keeps the run from it."""
     query = select(Attempt).where(Attempt.run_id == run.id, Attempt.spent.is_not(None)).order_by(Attempt.n)
     return {attempt.device_id: attempt for attempt in session.scalars(query)}
 
@@ -196,7 +198,7 @@ def _standing(
     *,
     own_runs: Collection[str],
 ) -> Standing:
-    """`own_runs`: runs that who asks may know of."""
+    """Returns how the device stands to the wish. `own_runs`: runs that the caller may know of."""
     if device.state == "removed":
         return Standing(device, REMOVED, "was removed from the farm")
     if wish.target not in device.targets:
@@ -230,7 +232,7 @@ def _standing(
 
 
 def _tried(settings: Settings, device: Device, spent: Attempt | None) -> Standing | None:
-    """As `attempts.untried`, with the reason."""
+    """Decides the same as `attempts.untried`, and returns the reason if the device may not have the run."""
     if spent is None or spent.finished_at is None or spent.finished_at <= device.released_at:
         return None
     reason = f"attempt {spent.n} on it ended with {spent.code or spent.state}"

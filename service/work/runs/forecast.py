@@ -49,7 +49,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Where a run stands in the queue of the devices that fit it, and when it may start."""
+    """The place of a run in the queue of the devices that fit it, and when it may start."""
 
     ahead: int
     is_more: bool
@@ -65,7 +65,7 @@ class Forecast:
 
 
 def forecast(session: Session, settings: Settings, run: Run, fitting: Sequence[Standing]) -> Forecast | None:
-    """None when no device fits: then nothing is known."""
+    """Returns the forecast of a run; None if no device fits, since nothing is known then."""
     if not fitting:
         return None
     full = _allowance(session, settings, run)
@@ -84,8 +84,9 @@ def forecast(session: Session, settings: Settings, run: Run, fitting: Sequence[S
 def later_starts(
     session: Session, run: Run, fitting: Sequence[Standing], first: Forecast, count: int
 ) -> list[float | None]:
-    """When the `count` runs that come after `run` in its lane may start, at the earliest: runs of other lanes that
-    come between them are not counted."""
+    """Returns when the `count` runs that come after `run` in its lane may start, at the earliest: runs of other lanes
+    that come between them are not counted.
+    """
     if first.full is not None or not fitting:
         return [None] * count
     lengths, are_alike = _lengths(session, run, fitting)
@@ -95,7 +96,7 @@ def later_starts(
 
 
 def _allowance(session: Session, settings: Settings, run: Run) -> Allowance | None:
-    """None while the run's organisation may have one more on a device."""
+    """Returns the used-up allowance of the run's organisation; None while it may have one more run on a device."""
     if run.is_canary:
         return None
     limit, live = standing(session, settings, "running_attempts", run.organisation_id)
@@ -103,7 +104,7 @@ def _allowance(session: Session, settings: Settings, run: Run) -> Allowance | No
 
 
 def _within_quota(session: Session, run: Run, fitting: Sequence[Standing], full: Allowance) -> Forecast:
-    """It starts when enough of its organisation's own runs on devices have ended, wherever they are."""
+    """Forecasts a run that starts when enough of its organisation's runs on devices have ended, wherever they are."""
     since = (
         select(Attempt.created_at)
         .join(Run, Run.id == Attempt.run_id)
@@ -127,7 +128,7 @@ def _roughly(forecast: Forecast, basis: str) -> Forecast:
 def estimate(
     ahead: int, lengths: Sequence[float], busy_since: Sequence[float | None], *, now: float, are_alike: bool = True
 ) -> Forecast:
-    """The forecast from figures alone: each device takes the next run when it has done the one before."""
+    """Returns the forecast from figures alone: each device takes the next run when it has done the one before."""
     is_more, free = ahead > MOST_AHEAD, sum(since is None for since in busy_since)
     ahead = min(ahead, MOST_AHEAD)
     if not is_more and ahead < free:
@@ -154,7 +155,9 @@ def estimate(
 
 
 def _lengths(session: Session, run: Run, fitting: Sequence[Standing]) -> tuple[list[float], bool]:
-    """Seconds that the newest attempts took, of the same bundle if there were any; whether they are of the same."""
+    """Returns the seconds that the newest attempts took, of the same bundle if there were any, and whether they are of
+    the same.
+    """
     query = (
         select(Attempt.finished_at - Attempt.created_at, Run.bundle_digest)
         .join(Run, Run.id == Attempt.run_id)

@@ -1,4 +1,6 @@
-"""Where the medians of a page's runs lie: worked out from the raw times of their reports, as a report's page does."""
+"""The intervals of the medians of a page's runs, computed from the raw times of their reports, as for a report's
+page.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ MOST_STEPS = 1_000
 
 
 def intervals(session: Session, runs: Iterable[Run]) -> Mapping[str, Interval]:
-    """By the run's id; a run without a median, with too few blocks or with more steps than `MOST_STEPS` has none."""
+    """Returns the intervals by the run's id. A run without a median, with too few blocks or with more steps than
+    `MOST_STEPS` has none.
+    """
     run_ids = [run.id for run in runs if run.median_us is not None and run.settings.steps <= MOST_STEPS]
     if not run_ids:
         return {}

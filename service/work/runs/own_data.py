@@ -17,7 +17,7 @@ from service.work.runs.schemas import RunCreate
 
 
 def check_fit(session: Session, body: RunCreate, bundle: Built) -> None:
-    """That on every device that may take the run, its own data set fits the bundle.
+    """Checks that the local data set of every device that may take the run fits the bundle.
 
     Raises: Invalid, as for a data set that was sent, naming the device. Where no such device is there yet, the agent
     finds out.

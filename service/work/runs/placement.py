@@ -53,7 +53,9 @@ def _check_target(session: Session, device_class: str, target: str) -> None:
 
 
 def wants_of(session: Session, body: RunCreate) -> tuple[str, ...]:
-    """Tags, own data and mode that the request asks for. Raises: Invalid for what nobody offers, unless it may wait."""
+    """Returns the tags, local data set and mode that the request asks for. Raises: Invalid for what nobody offers,
+    unless it may wait.
+    """
     requirements = wants.wants_of(body.where, body.own_data, body.mode)
     if not body.allow_waiting:
         wants.check_known(session, requirements)
@@ -61,7 +63,9 @@ def wants_of(session: Session, body: RunCreate) -> tuple[str, ...]:
 
 
 def warnings_of(session: Session, settings: Settings, run: Run) -> list[RunWarning]:
-    """That a run which was just queued has to wait for a device, and what there is; empty if one fits now."""
+    """Returns a warning if a run that was just queued has to wait for a device, with the devices that there are; empty
+    if one fits now.
+    """
     wish = Wish.of(session, run)
     if has_one(session, settings, wish):
         return []

@@ -74,7 +74,7 @@ def device_state(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def protocol_of(report: Mapping[str, Any]) -> str:
-    """How its times were made; empty where there are none."""
+    """Returns how the times of a report were measured; empty if it has none."""
     return str(_timed(report).get("protocol", NO_PROTOCOL))
 
 

@@ -21,7 +21,7 @@ from service.work.runs.fitting import MOST_DEVICES
 
 RUNS = frozenset({Run.__tablename__})
 MOST_LANES = 50
-"""That are looked at: those whose oldest run came first."""
+"""Most lanes that are looked at: those whose oldest run came first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,17 @@ class WaitingLane:
     oldest_at: float
     first_id: str
     devices: tuple[Standing, ...]
-    """Those that it is for, whether they take work now or not."""
+    """Devices that fit the lane, whether they take work now or not."""
 
     @property
     def takers(self) -> tuple[Standing, ...]:
-        """Those that take its runs, now or when they are done with what they do."""
+        """Devices that take the lane's runs, now or when they are done with their current work."""
         return tuple(standing for standing in self.devices if standing.now in ("free", "busy"))
 
 
 def waiting_lanes(session: Session, there: Sequence[Standing]) -> list[WaitingLane]:
-    """The organisation's lanes in which something waits, the oldest first. The farm's own canaries are left out.
+    """Returns the organisation's lanes in which something waits, the oldest first. The farm's own canaries are left
+    out.
 
     `there`: the devices, by `device_standings`.
     """
@@ -71,7 +72,7 @@ def waiting_lanes(session: Session, there: Sequence[Standing]) -> list[WaitingLa
 
 
 def _read(session: Session) -> list[tuple[str, int, float, str]]:
-    """(lane, runs, the oldest one's time, its id)."""
+    """Returns (lane, runs, the oldest one's time, its id)."""
     query = (
         select(Run.queued_in, func.count(), func.min(Run.created_at), func.min(Run.id))
         .where(Run.queued_in.is_not(None), Run.queue_deadline_at > time.time())
@@ -83,7 +84,7 @@ def _read(session: Session) -> list[tuple[str, int, float, str]]:
 
 
 def device_standings(session: Session, settings: Settings) -> list[Standing]:
-    """The devices that the organisation's runs may come to, those seen last first."""
+    """Returns the devices to which the organisation's runs may go, those seen last first."""
     query = select(Device).where(Device.state != "removed").order_by(Device.last_seen_at.desc()).limit(MOST_DEVICES)
     devices: Sequence[Device] = session.scalars(query).all()
     live = select(Attempt.device_id).where(Attempt.state.in_(LIVE_ATTEMPT_STATES))

@@ -34,7 +34,7 @@ def of_data(session: Session, run: Run) -> list[RunWarning]:
 
 
 def of_settings(body: RunCreate) -> list[RunWarning]:
-    """Settings that were asked for, and that the mode does not have."""
+    """Returns a warning for each setting that the request names and that the mode does not have."""
     settings, chosen = settings_of(RunSettings), body.settings
     requested = {name: getattr(body, name) for name in body.model_fields_set & settings.keys()}
     ignored = sorted(

@@ -1,4 +1,4 @@
-"""The same run once more, and whether the two agree."""
+"""Makes the same run once more, and compares the two."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BIT_EQUAL = ("train", "eval")
 
 
 def request_of(run: Run, body: RunAgain) -> RunCreate:
-    """The request for it: on the same device, unless another one or a class is named."""
+    """Returns the request for the same run: on the same device, unless another one or a class is named."""
     elsewhere = body.device is not None or body.device_class is not None
     own_data = f"device:{run.own_data}" + (f"@{run.own_data_digest}" if run.own_data_digest else "")
     return RunCreate(
@@ -55,7 +55,7 @@ def request_of(run: Run, body: RunAgain) -> RunCreate:
 
 
 def beside(session: Session, run_a: Run, run_b: Run, *, now: float) -> BesideView:
-    """The second beside the first. Raises: NotFound, Conflict (one of them has no report)."""
+    """Compares the second run with the first. Raises: NotFound, Conflict (one of them has no report)."""
     results = [service.result_of(session, run) for run in (run_a, run_b)]
     explained = [
         provenance.of(session, run, result, now=now) for run, result in zip((run_a, run_b), results, strict=True)
@@ -93,7 +93,7 @@ def _text(value: object) -> str:
 def _time(
     session: Session, runs: tuple[Run, Run], reports: tuple[Mapping[str, Any], Mapping[str, Any]]
 ) -> tuple[RatioView | None, str]:
-    """How the second's step stands to the first's, and else why nothing can be said."""
+    """Returns the ratio of the second run's step time to the first's, and, if nothing can be concluded, the reason."""
     if any(run.median_us is None for run in runs):
         return None, "no step was timed"
     if any(run.measurement_class not in REAL_CLASSES for run in runs):
@@ -115,7 +115,7 @@ def _block_us(report: Mapping[str, Any]) -> list[float]:
 
 
 def _losses(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """Beside each other in words; empty where there are none."""
+    """Compares the losses of both reports in words; empty if there are none."""
     names = ("evaluation_before", "evaluation_after")
     if not any(report.get(name) for report in (first, second) for name in ("losses", *names)):
         return ""

@@ -118,7 +118,7 @@ class RunSummary(View):
     peak_rss_bytes: int | None
     energy_per_step_mj: float | None
     training_outcome: Literal["completed", "stopped_early", "diverged", "stopped"] | None
-    """How training ended, which is not how the run did; null but of mode train."""
+    """How training ended, which is not how the run ended; null except in mode train."""
     loss_first: float | None
     loss_last: float | None
     accuracy_before: float | None
@@ -148,9 +148,9 @@ class RunView(SettingsView):
     validation_dataset_digest: str | None
     """Data set that training is validated on; null: a share of the data set (`validation`), or nothing."""
     own_data: str | None
-    """In place of `dataset_digest`: the name of the device's own data set, which stays there."""
+    """Name of a local data set of the device, which stays there; used in place of `dataset_digest`."""
     own_data_digest: str | None
-    """That it must have, if the request said so; the report says which it had."""
+    """Digest that the local data set must have, if the request named one. The report says which digest it had."""
     where: list[str]
     """Tags that the device must have."""
     group_id: str | None
@@ -224,28 +224,29 @@ class ComparedView(View):
     plan_name: str
     threads: int
     median_us: float
-    """Over rounds, of the quicker of its two processes."""
+    """Median over rounds of the time of the quicker of its two processes."""
     ratio: float | None
     """Ratio of its time to the first one's; null for the first."""
     ratio_low: float | None
     ratio_high: float | None
-    """Where the ratio lies; all of a comparison's intervals together are wrong in 0.4% of comparisons at most. Null:
-    too few rounds."""
+    """Interval of the ratio. All of a comparison's intervals together are wrong in 0.4% of comparisons at most. Null:
+    too few rounds.
+    """
     message: str
-    """That in words: faster, slower, no difference of the size that matters, or cannot tell."""
+    """The result in words: faster, slower, no difference of the size that matters, or cannot tell."""
 
 
 class ComparisonView(View):
     """The farm's evaluation of the raw times of bundles that took turns (docs/measurement.md)."""
 
     protocol: str
-    """How they took turns."""
+    """How the bundles took turns."""
     rounds: int
     ended: str
     detectable: float | None
     """The relative difference that was foreseen, after the first few rounds, to be found nineteen times of twenty."""
     bundles: list[ComparedView]
-    """In the order in which they were named."""
+    """The bundles, in the order in which they were named."""
 
 
 class ProvenanceView(View):
@@ -280,14 +281,14 @@ class ProvenanceView(View):
     agent: str
     """Release of the agent."""
     protocol: str
-    """How its times were made; empty: none were."""
+    """How its times were measured; empty: it has none."""
     figures: str
     """Digest of the code by which this farm makes intervals and words of raw times."""
     recorded_at: str
 
 
 class RunAgain(RequestBody):
-    """Where a run is to be made again; by default on the device that made it."""
+    """The device on which to make a run again; by default the one that made it."""
 
     device: str | None = Field(default=None, max_length=100, description="Id of another device")
     device_class: str | None = Field(default=None, max_length=100, description="Any device of this class")
@@ -309,7 +310,7 @@ class DifferenceView(View):
 
 
 class RatioView(View):
-    """How the second run's step stands to the first's; a null interval: nothing can be said."""
+    """Ratio of the second run's step time to the first's; a null interval: nothing can be concluded."""
 
     ratio: float
     low: float | None
@@ -325,12 +326,12 @@ class BesideView(View):
     agrees: bool | None
     """Whether the second says what the first said; null: it cannot be told."""
     message: str
-    """That in words, with why."""
+    """The same in words, with the reason."""
     differences: list[DifferenceView]
     """Differences in what explains a number."""
     time: RatioView | None
     losses: str
-    """In words; empty without any."""
+    """How the losses compare, in words; empty if there are none."""
     weights: str
     """Whether both left the same trained weights; empty without any."""
 
@@ -357,12 +358,12 @@ def run_view(run: Run, names: Holding, interval: Interval | None = None) -> RunV
 
 
 def run_created(run: Run, names: Holding, warnings: list[RunWarning]) -> RunCreated:
-    """The answer to who sent it."""
+    """Returns the answer to the sender."""
     return RunCreated(**_fields(run, names), warnings=warnings)
 
 
 def run_detail(run: Run, names: Holding, attempts: list[Attempt], interval: Interval | None) -> RunDetail:
-    """A run with its attempts."""
+    """Returns a run with its attempts."""
     tries = [AttemptView.model_validate(attempt) for attempt in attempts]
     return RunDetail(**_fields(run, names, interval), tries=tries)
 

@@ -45,7 +45,7 @@ def create(
     storage: Storage,
     group_id: str | None = None,
 ) -> Run:
-    """A queued run of the bundle that `body` names. Raises: NotFound, Invalid (what does not fit it), TooMany."""
+    """Queues a run of the bundle that `body` names. Raises: NotFound, Invalid (what does not fit it), TooMany."""
     settings = body.settings
     _check_kind(session, settings, bundle, limits)
     checkpoints.check_asked(settings, bundle.manifest)
@@ -171,7 +171,9 @@ def _check_data(session: Session, body: RunCreate, bundle: Built) -> None:
 
 
 def _check_files_stay(session: Session, body: RunCreate) -> None:
-    """As of the bundle. Raises: Gone, for what retention has taken; it takes none before this run is queued."""
+    """Makes sure that the run's weights and data sets stay, as for the bundle: retention removes none of them before
+    this run is queued. Raises: Gone, if retention has removed one.
+    """
     if body.weights is not None:
         holdings.refuse_taken(session, "weights", body.weights, where="weights")
         hold_files(session, [body.weights])
@@ -206,7 +208,7 @@ def _check_quota(session: Session, api_key_id: str, settings: Settings) -> None:
 
 
 def find(session: Session, run_id: str) -> Run:
-    """The run. Raises: NotFound."""
+    """Returns the run. Raises: NotFound."""
     run = session.get(Run, run_id)
     if run is None:
         raise NotFound("run.unknown", f"no run {run_id!r:.60}", hint="GET /runs lists them")
@@ -216,19 +218,19 @@ def find(session: Session, run_id: str) -> Run:
 def newest_runs(
     session: Session, chosen: RunFilter, *, limit: int, cursor: str | None
 ) -> tuple[Sequence[Run], str | None]:
-    """A page of runs, the newest first, and the next cursor."""
+    """Returns a page of runs, the newest first, and the next cursor."""
     named = bundles.holds_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id)
     query = select(Run).join(Holding, named).where(*chosen.conditions())
     return newest_first(session, query, Run.id, limit=limit, cursor=cursor)
 
 
 def attempts_of(session: Session, run_id: str) -> list[Attempt]:
-    """The run's attempts, the first one first."""
+    """Returns the run's attempts, the first one first."""
     return list(session.scalars(select(Attempt).where(Attempt.run_id == run_id).order_by(Attempt.n)))
 
 
 def result_of(session: Session, run: Run) -> Result:
-    """The report that counts. Raises: NotFound (Conflict while the run is open)."""
+    """Returns the report that counts. Raises: NotFound (Conflict while the run is open)."""
     result = session.scalar(select(Result).where(Result.run_id == run.id, Result.state == "recorded"))
     if result is not None:
         return result
@@ -240,7 +242,9 @@ def result_of(session: Session, run: Run) -> Result:
 
 
 def cancel(session: Session, run_id: str) -> Run:
-    """Ask a run to stop: a queued one ends at once, a leased one when its device hears of it, an ended one stays."""
+    """Asks a run to stop. A queued one ends at once, a leased one when its device hears of it, and an ended one stays
+    as it is.
+    """
     run = session.scalar(select(Run).where(Run.id == run_id).with_for_update())
     if run is None:
         return find(session, run_id)

@@ -13,7 +13,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def settings_body(kind: type[RunSettings]) -> type[RequestBody]:
-    """A base for requests: every setting within its bounds, and with its default."""
+    """Returns a base for requests: every setting within its bounds, and with its default."""
     hints = get_type_hints(kind)
     fields = {
         name: _request_field(hints[name], setting, default_of(kind, name))
@@ -23,7 +23,7 @@ def settings_body(kind: type[RunSettings]) -> type[RequestBody]:
 
 
 def settings_view(kind: type[RunSettings]) -> type[View]:
-    """A base for views: what the settings of a row are."""
+    """Returns a base for views: what the settings of a row are."""
     hints = get_type_hints(kind)
     fields = {name: (hints[name], Field(description=_words(setting))) for name, setting in settings_of(kind).items()}
     return _model("SettingsView", View, {"mode": (Mode, ...), **fields})
@@ -42,7 +42,7 @@ def _request_field(hint: Any, setting: Setting, default: Any) -> tuple[Any, Any]
 
 
 def _words(setting: Setting) -> str:
-    """`Steps to train or measure; profile and train only`."""
+    """Describes a setting: `Steps to train or measure; profile and train only`."""
     some = "" if set(setting.modes) >= set(MODES) else f"; {' and '.join(setting.modes)} only"
     return f"{setting.words[0].upper()}{setting.words[1:]}{some}" + (
         f" (null: {setting.absent})" if setting.absent else ""
@@ -71,5 +71,5 @@ else:
 
 
 def settings_in(body: SettingsBody, kind: type[RunSettings] = RunSettings) -> RunSettings:
-    """The settings that a request asks for, as far as its mode takes them."""
+    """Returns the settings that a request asks for, as far as its mode has them."""
     return kind(body.mode, **{name: getattr(body, name) for name in settings_of(kind)}).fitted()

@@ -10,21 +10,25 @@ MOST = (1 << 31) - 1
 
 
 def _training_outcome(report: Report) -> str | None:
-    """An older agent has no outcomes: to it, training that diverged is a run that failed."""
+    """Returns how training ended. An older agent reports no outcomes: it reports training that diverged as a run that
+    failed.
+    """
     if report.training is not None:
         return report.training.outcome
     return "diverged" if report.mode == "train" and report.outcome.code == DIVERGED else None
 
 
 def _verdict(report: Report) -> str | None:
-    """An older agent judges an emulator's times as if they were a board's."""
+    """Returns the verdict. An older agent judges an emulator's times as if they were a board's, so those become
+    `function`.
+    """
     if report.verdict is None:
         return None
     return report.verdict.kind if report.measurement_class in REAL_CLASSES else "function"
 
 
 def summarise(run: Run, report: Report, device_class: str) -> None:
-    """Fill the summary columns of `run`, executed by a device of this class. What was not measured stays null."""
+    """Fills the summary columns of `run`, executed by a device of this class. What was not measured stays null."""
     run.measurement_class = report.measurement_class
     run.verdict = _verdict(report)
     if report.measurement is not None:

@@ -17,7 +17,7 @@ def curve_in(report: Mapping[str, Any]) -> Curve | None:
 
 
 def view_in(report: Mapping[str, Any]) -> SustainedView | None:
-    """The same with its windows, for people."""
+    """Returns the sustained measurement of a report with its windows, for people."""
     section = report.get("sustained")
     return view(from_json(Sustained, section, "sustained"), _states(report)) if section else None
 
@@ -27,7 +27,7 @@ def _states(report: Mapping[str, Any]) -> list[DeviceState]:
 
 
 def view(sustained: Sustained, states: Sequence[DeviceState]) -> SustainedView:
-    """The windows and what they come to, beside what the board said of itself."""
+    """Returns the windows and their evaluation, beside what the board reported about itself."""
     curve = curve_of(sustained, states)
     windows = [
         SustainedWindowView(

@@ -9,7 +9,7 @@ class SustainedWindowView(View):
     """The steps of one stretch of wall time."""
 
     start_s: float
-    """From the beginning of the first step on."""
+    """Seconds from the beginning of the first step to that of the window."""
     steps: int
     median_us: float | None
     """Null: no step came to its end in it."""
@@ -26,16 +26,18 @@ class SustainedView(View):
     window_s: float
     steps: int
     first_us: float
-    """At the beginning, after the warm-up."""
+    """Step time at the beginning, after the warm-up."""
     sustained_us: float
-    """Over the last third."""
+    """Step time over the last third."""
     ratio: float
     """Ratio of the second to the first."""
     ratio_low: float | None
     ratio_high: float | None
-    """Where the ratio lies (99%); null: too few windows."""
+    """Interval of the ratio (99%); null: too few windows."""
     onset_s: float | None
-    """From when on it is slower for good, from the first step; null: it does not slow down, or it cannot be told."""
+    """Seconds from the first step until it is slower for good; null: it does not slow down, or that cannot be
+    determined.
+    """
     busy: float
     """The share of wall time that its steps filled, about."""
     throttled_s: float | None
@@ -44,7 +46,7 @@ class SustainedView(View):
     clock_last_hz: float | None
     """The board's clock in the same two stretches; null: it tells none."""
     message: str
-    """In words: slows down after so long, no slow-down, or cannot tell."""
+    """The result in words: slows down after so long, no slow-down, or cannot tell."""
     board_message: str
     """Statement of the board itself, in words; empty: none."""
     windows: list[SustainedWindowView]

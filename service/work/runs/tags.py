@@ -12,21 +12,21 @@ from service.store.database.models.runs import IS_TAGGED
 
 
 def typed_tags(text: str) -> list[str]:
-    """Tags as people type them: with commas or blanks between, in any case."""
+    """Returns the tags as people type them: with commas or blanks between, in any case."""
     return [word.lower() for word in re.split(r"[\s,;]+", text) if word]
 
 
 def text_of(tags: Iterable[str]) -> str:
-    """Tags as the column has them: each once, sorted."""
+    """Returns the tags as the column has them: each once, sorted."""
     unique = sorted(set(tags))
     return "".join(("\n", *(f"{tag}\n" for tag in unique))) if unique else ""
 
 
 def tags_in(text: str) -> list[str]:
-    """The tags of a column's text."""
+    """Returns the tags of a column's text."""
     return [tag for tag in text.split("\n") if tag]
 
 
 def has_tag(tag: str) -> ColumnElement[bool]:
-    """Over `Run`: whether it has this tag. Untagged runs are passed over by index."""
+    """Returns the condition on `Run` that it has this tag. The index skips untagged runs."""
     return and_(IS_TAGGED, Run.tags.contains(f"\n{tag}\n", autoescape=True))

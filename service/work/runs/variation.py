@@ -1,4 +1,4 @@
-"""How much a device's times vary from one run of the same to the next, by the runs that it has made."""
+"""How much a device's times vary from one run of the same work to the next, judged by the runs that it has made."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def variations(session: Session, device_ids: Collection[str], *, judged: Collect
 
 
 def _of_canaries(session: Session, device_ids: Collection[str]) -> dict[str, Variation]:
-    """The farm's own runs, which show the same of a device to everybody who may see it."""
+    """Returns the variation in the farm's runs, which show the same about a device to everybody who may see it."""
     query = select(Device.id, Device.canary_deviation, Device.canary_freedom)
     rows = session.execute(query.where(Device.id.in_(device_ids), Device.canary_freedom > 0))
     return {device_id: Variation(deviation, freedom) for device_id, deviation, freedom in rows}
@@ -51,9 +51,10 @@ def _of_canaries(session: Session, device_ids: Collection[str]) -> dict[str, Var
 
 @lru_cache(maxsize=AT_ONCE)
 def _kinds(devices: int) -> Select[Any]:
-    """A row for each kind of run of each device, with the medians of all in one text: thousands of rows would take the
-    page longer than all else. Each device is read by itself, along its index: a statement that sorted all at once would
-    read whatever they ever ran. It is asked with the parameters of `_asked`, as to write it takes a while."""
+    """Returns a row for each kind of run of each device, with the medians of all in one text: thousands of rows would
+    take the page longer than all else. Each device is read by itself, along its index: a statement that sorted all at
+    once would read whatever they ever ran. It is asked with the parameters of `_asked`, as to write it takes a while.
+    """
     columns = (
         Run.id,
         Run.device_id,

@@ -59,7 +59,9 @@ def check(session: Session, body: RunCreate, bundle: Built, storage: Storage) ->
 
 
 def _forms(session: Session, condition: ColumnElement[bool]) -> set[tuple[str, str]]:
-    """(model, spec) of the bundles that `condition` chooses, perhaps through their runs; no spec: the job is gone."""
+    """Returns (model, spec) of the bundles that `condition` selects, perhaps through their runs; no spec: the job is
+    gone.
+    """
     query = (
         select(Bundle.model_digest, Job.spec_json)
         .outerjoin(Job, Job.bundle_digest == Bundle.digest)
@@ -76,7 +78,7 @@ def _norms(forms: set[tuple[str, str]], bundle: Built) -> set[str]:
 
 
 def differences(storage: Storage, weights: str, bundle: str) -> str:
-    """Tensors that are missing, unexpected, or of another shape; empty where a file does not tell."""
+    """Returns the tensors that are missing, unexpected, or of another shape; empty where a file does not tell."""
     try:
         have, need = _shapes(_Stream(storage.read(weights))), _initial(storage, bundle)
     except _UNREADABLE:

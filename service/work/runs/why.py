@@ -64,10 +64,10 @@ class Waiting(View):
     """`next`, `queue`, `quota`, `excluded`, `unavailable` or `none`: what keeps it."""
     message: str
     devices: list[DeviceWhy]
-    """At most 50, those that fit first."""
+    """At most 50 devices, those that fit first."""
     more_devices: int
     position: int | None
-    """From 1; null while no device fits."""
+    """Place in the queue, from 1; null while no device fits."""
     is_position_least: bool
     """There are more runs ahead than were counted."""
     expected_start_at: Timestamp | None
@@ -89,7 +89,7 @@ class RunWhy(View):
 
 
 def why(session: Session, settings: Settings, run: Run) -> RunWhy:
-    """The explanation of a run as it is now."""
+    """Returns the explanation of a run as it is now."""
     query = select(Attempt, Device).join(Device, Device.id == Attempt.device_id).where(Attempt.run_id == run.id)
     rows = [(attempt, device) for attempt, device in session.execute(query.order_by(Attempt.n))]
     tries = [_try(settings, run, attempt, device) for attempt, device in rows]
@@ -207,7 +207,7 @@ def waiting_words(run: Run, devices: Sequence[Standing], outlook: Forecast | Non
 
 
 def nothing_there(device_class: str | None, target: str) -> str:
-    """That no device of the kind is enrolled."""
+    """Returns the sentence that no device of the kind is enrolled."""
     if device_class is not None:
         return f"no device of class {device_class} is enrolled"
     return f"no device is enrolled, and this run needs one that runs {target}"

@@ -42,7 +42,7 @@ EMPTY = "No board has been let in by a token yet: make one below, and paste its 
 def part(
     session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
 ) -> AdminPart:
-    """The organisation's tokens, and the form for another."""
+    """Returns the part with the organisation's tokens, and the form for another."""
     has_id = (EnrolmentToken.id.is_not(None),)
     listing = page_of(
         session,
@@ -71,7 +71,7 @@ a shell on the board: it fetches the agent, tries out what the board can do, and
 
 
 def blank(classes: Sequence[str]) -> Form:
-    """The form for a new one."""
+    """Returns the form for a new one."""
     fields = [
         Field("name", "Name of the board", hint="What it is called on these pages, such as shelf-3", max_length=100),
         Field(
@@ -101,7 +101,7 @@ def body(typed: Typed) -> EnrolmentTokenCreate:
 
 
 def creation_notice(token: EnrolmentTokenCreated, address: str) -> CreationNotice:
-    """The line to paste, which holds the secret."""
+    """Returns the notice with the line to paste, which holds the secret."""
     named = f" POCKFARM_NAME={shlex.quote(token.name)}" if token.name and token.max_uses == 1 else ""
     line = f"curl -fsS {shlex.quote(f'{address}/enrol.sh')} | POCKFARM_ENROL_TOKEN={shlex.quote(token.token)}{named} sh"
     uses = "once" if token.max_uses == 1 else f"{token.max_uses} times"
@@ -114,7 +114,7 @@ set POCKFARM_PUBLIC_URL on the farm's machine."
 
 
 def standing_of(token: EnrolmentToken) -> str:
-    """`in force`, `used`, `expired` or `revoked`."""
+    """Returns the token's state: `in force`, `used`, `expired` or `revoked`."""
     if token.revoked_at is not None:
         return "revoked"
     if token.uses >= token.max_uses:

@@ -35,7 +35,7 @@ PAGES = (
 
 
 def entries(visitor: Visitor, farm: Farm) -> tuple[Entry, ...]:
-    """The pages that the visitor may open."""
+    """Returns the pages that the visitor may open."""
     pages = (*PAGES, *farm.part(Extensions).admin_pages)
     permissions = farm.part(Permissions)
     open_pages = [

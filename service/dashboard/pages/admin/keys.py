@@ -43,7 +43,7 @@ COLUMNS = (
 def part(
     session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
 ) -> AdminPart:
-    """The organisation's keys."""
+    """Returns the part with the organisation's keys."""
     listing = page_of(session, ApiKey, ApiKey.id, query, names=(ApiKey.name,))
     names = _names(session, [key.user_id for key in listing.rows])
     rows = [_row(key_view(key), names) for key in listing.rows]
@@ -70,7 +70,7 @@ def _names(session: Session, ids: Sequence[str | None]) -> dict[str, str]:
 
 
 def blank(session: Session) -> Form:
-    """The form for a new one."""
+    """Returns the form for a new one."""
     still = select(User).where(User.removed_at.is_(None)).order_by(User.name)
     people = session.scalars(still.limit(SHOWN + 1)).all()
     fields = [

@@ -21,7 +21,7 @@ Entry = TypeVar("Entry", bound=Base)
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """Which of a list's entries to show; what is empty does not restrict."""
+    """A choice of a list's entries; what is empty does not restrict."""
 
     find: str = ""
     """Part of a name."""
@@ -41,10 +41,10 @@ class ListPage(Generic[Entry]):
     """Number of entries on all pages."""
     query: ListQuery
     last: str = ""
-    """Where the next page goes on; empty: there is none."""
+    """Where the next page begins; empty: there is none."""
 
     def links(self, name: str) -> Links:
-        """Where the other pages are."""
+        """Returns the links to the other pages."""
         find = ("find", self.query.find)
         return Links(
             self.query.find,
@@ -53,7 +53,7 @@ class ListPage(Generic[Entry]):
         )
 
     def message(self, noun: str, many: str | None = None) -> str:
-        """How many there are, of these words."""
+        """Says how many entries there are, with `noun` or `many` as their name."""
         count = fmt.plural(self.total, noun, many)
         matching = f" with “{self.query.find}”"
         some = f"; {len(self.rows)} on this page" if len(self.rows) < self.total else ""
@@ -79,7 +79,9 @@ def page_of(
     only: Sequence[ColumnElement[bool]] = (),
     most: int = PAGE_ROWS,
 ) -> ListPage[Entry]:
-    """A page of the rows of a table. `key`: by which they are sorted; `names`: what is searched; `only`: of these."""
+    """Returns a page of the rows of a table. `key`: the column by which they are sorted; `names`: the columns that are
+    searched; `only`: conditions on the rows.
+    """
     where = [*only, *([or_(*(name.icontains(query.find, autoescape=True) for name in names))] if query.find else [])]
     total = session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
     rows, last = newest_first(session, select(kind).where(*where), key, limit=most, cursor=query.before or None)

@@ -30,7 +30,7 @@ COLUMNS = (
 def part(
     session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
 ) -> AdminPart:
-    """Every tenant, and the form for another."""
+    """Returns the part with every tenant and the form for another."""
     listing = page_of(session, Organisation, Organisation.id, query, names=(Organisation.name,))
     organisations = table(
         NAME, "Organisations, newest first", COLUMNS, [_row(organisation) for organisation in listing.rows]
@@ -51,7 +51,7 @@ its limits, what it uses of them, and how long what it has stays."
 
 
 def blank() -> Form:
-    """The form for a new one."""
+    """Returns the form for a new one."""
     note = "Its first key is an administrator's; it is shown once, for you to hand on."
     fields = (Field("name", "Name", required=True),)
     return Form(
@@ -65,7 +65,7 @@ def body(typed: Typed) -> OrganisationCreate:
 
 
 def creation_notice(name: str, key: KeyCreated) -> CreationNotice:
-    """The first key, to be handed on."""
+    """Returns the notice with the first key, to be handed on."""
     note = "Hand it to their administrator: it makes all other keys. No page and no answer shows it again."
     return CreationNotice(f"The organisation {name} is founded", (("Its administrator's key", key.secret),), note)
 

@@ -34,10 +34,10 @@ class AdminPart:
     empty: str
     """First step to take, where the list has nothing."""
     forms: tuple[Form, ...] = ()
-    """Those that the visitor may send."""
+    """Forms that the visitor may send."""
     created: CreationNotice | None = None
     count: str = ""
-    """How many entries there are, in words."""
+    """Number of entries, in words."""
     find: str = ""
     """Search text that the names of the shown entries contain."""
     older: str = ""
@@ -46,15 +46,15 @@ class AdminPart:
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """Address of the part's page."""
         return path(self.name)
 
 
 def path(name: str, *rest: str) -> str:
-    """The address of a page of the administration, or of a form on it."""
+    """Returns the address of a page of the administration, or of a form on it."""
     return addresses.page("/".join(("admin", name, *rest)))
 
 
 def standing(*, ended: bool, expired: bool, words: str = "revoked") -> Value:
-    """`in force`, `expired`, or that somebody ended it."""
+    """Returns the state of an entry: `in force`, `expired`, or `words` if somebody ended it."""
     return words if ended else "expired" if expired else "in force"

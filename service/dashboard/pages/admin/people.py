@@ -28,7 +28,7 @@ COLUMNS = (
 def part(
     session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
 ) -> AdminPart:
-    """Everybody, and the form for one more."""
+    """Returns the part with everybody, and the form for one more."""
     listing = page_of(session, User, User.id, query, names=(User.name,))
     people = table(NAME, "People, newest first", COLUMNS, [_row(user) for user in listing.rows])
     lead = "Keys may belong to a person; when one leaves, removing the person ends all of those keys at once."
@@ -46,7 +46,7 @@ def part(
 
 
 def blank() -> Form:
-    """The form for a new one."""
+    """Returns the form for a new one."""
     return Form("new-person", "Add a person", path(NAME), "Add", (Field("name", "Name", required=True),))
 
 

@@ -36,7 +36,7 @@ COLUMNS = (
 def part(
     session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
 ) -> AdminPart:
-    """The newest releases, and the form that offers the farm's own agent."""
+    """Returns the part with the newest releases, and the form that offers the farm's agent."""
     listing = page_of(session, AgentRelease, AgentRelease.id, query, names=(AgentRelease.version,), most=MOST)
     releases = table(
         NAME, "Releases, newest first", COLUMNS, [_row(publishing.view(session, row)) for row in listing.rows]
@@ -58,7 +58,7 @@ The first failures halt a release by themselves."
 
 
 def blank() -> Form:
-    """The form for a new one."""
+    """Returns the form for a new one."""
     fields = (
         Field("count", "To so many devices at first", "number", "1", max_length=8, hint="Empty: to all at once"),
         Field("where", "Only to devices with the tag", hint="KEY or KEY=VALUE; empty: to any"),

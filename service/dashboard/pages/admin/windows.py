@@ -34,7 +34,7 @@ EMPTY = "No window is planned. Plan one before you move or update boards: what r
 def part(
     session: Session, query: ListQuery = FIRST, form: Form | None = None, created: CreationNotice | None = None
 ) -> AdminPart:
-    """The windows, and, for operators, the form for another."""
+    """Returns the part with the windows and, for operators, the form for another."""
     listing = page_of(
         session,
         MaintenanceWindow,
@@ -63,7 +63,7 @@ starts that could reach into it."
 
 
 def blank(devices: tuple[tuple[str, str], ...]) -> Form:
-    """The form for a new one."""
+    """Returns the form for a new one."""
     now = time.time()
     fields = (
         Field("starts_at", "Starts, UTC", "moment", _minute(now + 3600), required=True),
@@ -90,7 +90,9 @@ def body(typed: Typed) -> WindowCreate:
 
 
 def _zoned(text: str) -> str:
-    """As a browser's field gives it, `2026-12-01T02:00`, which has no zone: the page says that it is UTC."""
+    """Adds the zone to a time from a browser's field, such as `2026-12-01T02:00`, which has none. The page says that
+    times are in UTC.
+    """
     return text if text.endswith("Z") or "+" in text else f"{text}:00Z" if len(text) == 16 else f"{text}Z"
 
 

@@ -59,5 +59,5 @@ class OfDevice:
 
 
 def one_of(name: str, column: str, values: tuple[str, ...]) -> CheckConstraint:
-    """That the column has one of the values."""
+    """Returns the constraint that the column has one of the values."""
     return CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=name)

@@ -1,4 +1,4 @@
-"""Who calls the API, and what they were answered."""
+"""The callers of the API, and the answers that they got."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ApiKey(OfOrganisation, Base):
     created_at: Mapped[float] = mapped_column(default=time.time)
     revoked_at: Mapped[float | None]
     expires_at: Mapped[float | None]
-    """From then on it is refused; null: never."""
+    """When the key expires; null: never."""
     last_used_at: Mapped[float | None]
-    """To the minute."""
+    """When the key was last used, to the minute."""
     unconfirmed_at: Mapped[float | None]
     """Since when, after a restore, it waits for somebody who says that it is still good (`service/operations/backup/`);
     null: it is.

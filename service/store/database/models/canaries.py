@@ -38,7 +38,7 @@ class CanaryTime(OfDevice, Base):
 
 
 class CanaryChange(OfDevice, Base):
-    """Where a device's times of one series changed by more than its noise."""
+    """A change of a device's times of one series by more than the device's noise."""
 
     __tablename__ = "canary_changes"
     __table_args__ = (UniqueConstraint("device_id", "series", "after_run_id"),)

@@ -11,13 +11,15 @@ from service.store.database.models.base import Base, Digest, Id, OfRun
 
 
 class Checkpoint(OfRun, Base):
-    """From where another attempt may go on; the row goes with the end of its run, and the file when nobody names it."""
+    """A state of a run from which another attempt may go on. The row is deleted with the end of its run, and the file
+    when nothing names it.
+    """
 
     __tablename__ = "checkpoints"
 
     run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"), primary_key=True)
     attempt_id: Mapped[str] = mapped_column(Id, ForeignKey("attempts.id"))
-    """That uploaded it."""
+    """The attempt that uploaded it."""
     step: Mapped[int]
     """Steps of the run that are done."""
     digest: Mapped[str] = mapped_column(Digest, index=True)

@@ -79,7 +79,9 @@ class Device(Base):
     """When its next timed canaries are due; 0: nothing has been planned."""
     canary_deviation: Mapped[float] = mapped_column(default=0.0, server_default="0")
     canary_freedom: Mapped[int] = mapped_column(default=0, server_default="0")
-    """How much its timed canaries vary from one to the next, between changes (`figures.apart.Variation`)."""
+    """Variation of its timed canaries from one to the next, between changes (`figures.apart.Variation`): its deviation
+    and its degrees of freedom.
+    """
     canary_failures: Mapped[int] = mapped_column(default=0, server_default="0")
     """Canary runs in a row that were not right."""
     canary_off: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
@@ -88,7 +90,7 @@ class Device(Base):
     """Since when an operator wants nothing new on it; null: it takes work."""
     drain_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
     tags: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict, server_default=text("'{}'"))
-    """By key; a value may be empty. Operators set them."""
+    """The device's tags by key; a value may be empty. Operators set them."""
     own_datasets: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list, server_default=text("'[]'"))
     """Data sets that stay on it (`device_agents.wire.OwnDataset`): allowed by its operator, told of by its agent."""
     modes: Mapped[list[str]] = mapped_column(JSON, default=list, server_default=text("'[]'"))
@@ -152,7 +154,7 @@ class EnrolmentToken(OfOrganisation, Base):
     is_shared: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
     """Whether the device that uses it becomes shared."""
     id: Mapped[str | None] = mapped_column(Id, unique=True)
-    """How people name it; null: an older release made it."""
+    """Id by which people name the token; null: an older release made it."""
     name: Mapped[str] = mapped_column(default="", server_default="")
     device_class: Mapped[str | None] = mapped_column(String(100))
     created_at: Mapped[float] = mapped_column(default=time.time)

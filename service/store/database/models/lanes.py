@@ -25,7 +25,7 @@ class Lane(Base):
     """Whose runs they are."""
     target: Mapped[str] = mapped_column(String(100))
     features: Mapped[list[str]]
-    """That a device must have."""
+    """Features that a device must have."""
     device_class: Mapped[str] = mapped_column(String(100))
     """Empty: of any class; as `device_id`."""
     device_id: Mapped[str] = mapped_column(Id)

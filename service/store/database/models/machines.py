@@ -24,9 +24,9 @@ class DeviceMachine(OfDevice, Base):
     folder: Mapped[str] = mapped_column(String(300))
     folder_id: Mapped[str] = mapped_column(String(40))
     address: Mapped[str] = mapped_column(String(100))
-    """Where its newest request came from."""
+    """Address from which its newest request came."""
     is_present: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
-    """It is the one that works."""
+    """Whether it is the machine that works as the device."""
     waits_since: Mapped[float] = mapped_column(default=time.time)
     """When it first asked, of the requests that it has been repeating since, to become the one that works."""
     seen_at: Mapped[float] = mapped_column(default=time.time)

@@ -26,6 +26,6 @@ class MaintenanceWindow(OfOrganisation, Base):
     """Start of its first time."""
     ends_at: Mapped[float]
     every_s: Mapped[float | None]
-    """Between two starts, for ever; null: it is once."""
+    """Seconds between two starts, for ever; null: the window comes once."""
     reason: Mapped[str] = mapped_column(Text, default="")
     created_at: Mapped[float] = mapped_column(default=time.time)

@@ -31,12 +31,12 @@ class AgentRelease(Base):
     is_rollback: Mapped[bool] = mapped_column(Boolean)
     """Meant also for devices that run a newer version."""
     conditions: Mapped[list[str]]
-    """On tags, as a run's `where`: only devices that meet all."""
+    """Conditions on tags, like a run's `where`: only devices that meet all of them are offered the release."""
     state: Mapped[str] = mapped_column(String(20), default="offered")
     share: Mapped[float | None]
     """Share that `most_devices` was computed from, if it was a share of those that could take it."""
     most_devices: Mapped[int | None]
-    """So many may have it at this stage; null: all."""
+    """Most devices that may have it at this stage; null: all."""
     most_failures: Mapped[int | None]
     """The failure that halts it; null: the first of fewer than ten devices, else a tenth of them."""
     halt_reason: Mapped[str] = mapped_column(Text, default="")

@@ -14,7 +14,7 @@ class LoggedResult(Base):
     __tablename__ = "logged_results"
 
     place: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    """From 0, without gaps: two processes that append at once cannot both succeed."""
+    """Place in the log, from 0 and without gaps, so that of two processes that append at once only one succeeds."""
     attempt_id: Mapped[str] = mapped_column(Id, unique=True)
     entry: Mapped[str] = mapped_column(Text)
 

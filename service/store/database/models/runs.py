@@ -50,12 +50,12 @@ _TAGGED_RUN = text("tags <> ''")
 
 
 def _where(condition: TextClause) -> dict[str, Any]:
-    """An index of these rows only, on both databases."""
+    """Returns an index of these rows only, on both databases."""
     return {"sqlite_where": condition, "postgresql_where": condition}
 
 
 def _queue_index(name: str, column: str, *others: str) -> Index:
-    """By the column's value in queued runs (`while_queued`), and of these only."""
+    """Returns an index of queued runs only, by the column's value in them (`while_queued`)."""
     first = f"(CASE WHEN state = 'queued' THEN {column} END)"
     return Index(name, text(first), *others, **_where(text(f"{first} IS NOT NULL")))
 
@@ -77,7 +77,7 @@ class RunSettingsColumn(TypeDecorator[RunSettings]):
 
 
 def settings_of_row(value: Mapping[str, Any], kind: type[RunSettings] = RunSettings) -> RunSettings:
-    """The settings in a row's JSON. Raises: ValueError, for a row that no version has written."""
+    """Returns the settings in a row's JSON. Raises: ValueError, for a row that no version has written."""
     return _settings(json.dumps(value), kind)  # type: ignore[arg-type]  # a class is hashable, whatever its objects are
 
 
@@ -137,9 +137,9 @@ class Run(OfOrganisation, Base):
     wants: Mapped[str] = mapped_column(Text, default="", server_default="")
     """Further offers that a device has to make, a line for each (`service/devices/wants.py`)."""
     own_data: Mapped[str | None] = mapped_column(String(63))
-    """In place of a data set: the name of one of the device's own."""
+    """Name of a local data set of the device, used in place of an uploaded one."""
     own_data_digest: Mapped[str | None] = mapped_column(Digest)
-    """That it must have, if the request said so."""
+    """Digest that the local data set must have, if the request named one."""
     group_id: Mapped[str | None] = mapped_column(Id, ForeignKey("run_groups.id"), index=True)
     """The request for many devices that it is a part of."""
     settings: Mapped[RunSettings] = mapped_column(RunSettingsColumn)
@@ -160,11 +160,12 @@ class Run(OfOrganisation, Base):
     """The farm's own: it shows whether a quarantined device has been mended (`service/boards/canary/`)."""
 
     lane_id: Mapped[str | None] = mapped_column(Id)
-    """Which devices may take it (`service/work/lanes/`). Null: code without lanes queued it, and the sweeper will tell.
-    No foreign key: the id is a digest of what the run's other columns say, and each new run would pay for a check."""
-    rarest_wish: Mapped[str | None] = mapped_column(String(200))
-    """Under which devices find it (`service/work/lanes/entering.py`). Null: older code queued it.
+    """Lane, which says which devices may take the run (`service/work/lanes/`). Null: code without lanes queued it, and
+    the sweeper will set it. No foreign key: the id is a digest of what the run's other columns say, and each new run
+    would pay for a check.
     """
+    rarest_wish: Mapped[str | None] = mapped_column(String(200))
+    """The wish under which devices look the run up (`service/work/lanes/entering.py`). Null: older code queued it."""
     asked_s: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """The time limit that its user set; 0: none, so it may take as long as the farm gives every run."""
 
@@ -200,7 +201,7 @@ class Run(OfOrganisation, Base):
     peak_rss_bytes: Mapped[int | None] = mapped_column(BigInteger)
     energy_per_step_mj: Mapped[float | None]
     training_outcome: Mapped[str | None] = mapped_column(String(20))
-    """How training ended (`device_agents.wire.TrainingOutcome`), which is not how the run did."""
+    """How training ended (`device_agents.wire.TrainingOutcome`), which is not how the run ended."""
     loss_first: Mapped[float | None]
     loss_last: Mapped[float | None]
     accuracy_before: Mapped[float | None]
@@ -241,11 +242,13 @@ class Run(OfOrganisation, Base):
 
 
 IS_QUEUED: ColumnElement[bool] = Run.state == literal_column("'queued'")
-"""Over `Run`, with the value in the statement's text: an index of queued runs is not found through a bound value."""
+"""Condition on `Run`, with the value in the statement's text: the database does not use an index of queued runs for a
+bound value.
+"""
 IS_TAGGED: ColumnElement[bool] = Run.tags != literal_column("''")
-"""Over `Run`: what their index is found through, for the same reason."""
+"""Condition on `Run`, written so that the database uses the index of tagged runs, for the same reason."""
 NO_LANE_YET: ColumnElement[bool] = and_(IS_QUEUED, Run.rarest_wish.is_(None))
-"""Over `Run`: queued by older code, which knew no lanes or no rarest wish."""
+"""Condition on `Run`: queued by older code, which knew no lanes or no rarest wish."""
 
 
 class RunGroup(OfOrganisation, Base):
@@ -267,7 +270,7 @@ class ComparedBundle(OfRun, Base):
 
     run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"), primary_key=True)
     place: Mapped[int] = mapped_column(primary_key=True)
-    """From 1."""
+    """Place among the bundles that take turns, from 1."""
     bundle_digest: Mapped[str] = mapped_column(Digest, ForeignKey("bundles.digest"), index=True)
 
 
@@ -293,13 +296,13 @@ class Attempt(OfRun, Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("att"))
     run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"))
     n: Mapped[int]
-    """From 1."""
+    """Number of the attempt, from 1."""
     device_id: Mapped[str] = mapped_column(Id, ForeignKey("devices.id"), index=True)
     state: Mapped[str] = mapped_column(String(20), default="leased")
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     lease_expires_at: Mapped[float]
     deadline_at: Mapped[float]
-    """End of its transfer and run clocks together."""
+    """When its transfer and run clocks together end."""
     own_data_digest: Mapped[str | None] = mapped_column(Digest)
     """Digest of the device's own data set, as the signed assignment names it; null: none, or an older release."""
     isolation_level: Mapped[int | None]

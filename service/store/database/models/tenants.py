@@ -1,4 +1,6 @@
-"""Who shares the farm: organisations, their people, what each holds of files, what it may spend, what it did."""
+"""Those who share the farm: organisations, their people, the files they hold, what they may spend, and what they
+did.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Organisation(Base):
     """When a device last began a run of it: who has waited longest is served first."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     closed_at: Mapped[float | None]
-    """From then on none of its keys is taken."""
+    """When it was closed: since then none of its keys is accepted."""
 
 
 class User(OfOrganisation, Base):
@@ -44,11 +46,11 @@ class User(OfOrganisation, Base):
     name: Mapped[str]
     created_at: Mapped[float] = mapped_column(default=time.time)
     removed_at: Mapped[float | None]
-    """From then on none of the person's keys is taken."""
+    """When the person was removed: since then none of the person's keys is accepted."""
 
 
 class Holding(OfOrganisation, Base):
-    """That an organisation has a file: it sent the bytes, or its own work made them.
+    """A file that an organisation has: it sent the bytes, or its work made them.
 
     Files are stored once, by digest; a digest says nothing to who does not hold it. Names and times are the holder's.
     """
@@ -77,7 +79,9 @@ class Holding(OfOrganisation, Base):
 
 
 class AuditEntry(OfOrganisation, Base):
-    """Who did what, on what, and what came of it. Nothing changes or deletes one but the retention of old entries."""
+    """An entry of the audit log: who did what, to what, and with what outcome. Nothing changes or deletes one but the
+    retention of old entries.
+    """
 
     __tablename__ = "audit_entries"
     __table_args__ = (Index("ix_audit_entries_organisation_id_id", "organisation_id", "id"),)
@@ -90,7 +94,7 @@ class AuditEntry(OfOrganisation, Base):
     key_id: Mapped[str | None] = mapped_column(Id)
     user_id: Mapped[str | None] = mapped_column(Id)
     address: Mapped[str] = mapped_column(String(100))
-    """Where the request came from."""
+    """Address from which the request came."""
     action: Mapped[str]
     """Method and path, as `service/people/permissions.py` has them."""
     subject: Mapped[str] = mapped_column(String(200), default="")

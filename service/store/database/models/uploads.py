@@ -39,7 +39,7 @@ class Upload(OfOrganisation, Base):
     received_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     created_at: Mapped[float] = mapped_column(default=time.time)
     expires_at: Mapped[float] = mapped_column(index=True)
-    """Each piece moves it."""
+    """When the upload expires. Each piece postpones it."""
     finished_at: Mapped[float | None]
 
 

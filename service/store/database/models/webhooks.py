@@ -27,7 +27,7 @@ class Webhook(OfOrganisation, Base):
     url: Mapped[str] = mapped_column(String(1000))
     events: Mapped[list[str]]
     secret: Mapped[str] = mapped_column(String(100))
-    """Both ends sign with it, so it is kept as it is."""
+    """Secret with which both ends sign, so it is stored as it is."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     removed_at: Mapped[float | None]
     removed_because: Mapped[str] = mapped_column(Text, default="")
@@ -38,7 +38,7 @@ class Webhook(OfOrganisation, Base):
     failures: Mapped[int] = mapped_column(default=0)
     """Deliveries in a row that failed."""
     resting_until: Mapped[float] = mapped_column(default=0.0)
-    """After failures nothing is sent there until then."""
+    """Until when nothing is sent there after failures."""
 
 
 class WebhookDelivery(OfOrganisation, Base):
