@@ -1,4 +1,6 @@
-"""Where built kernels, runtimes and the linker's libraries are kept between builds, by the farm on a machine too."""
+"""Folders that keep built kernels, runtimes and the linker's libraries between builds; the farm has one for each
+machine too.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,8 @@ def cache_folder() -> Path:
 
 
 def linker_cache() -> Path:
-    """Where zig keeps the C libraries that it has built: a folder of its own if the environment names one."""
+    """Returns the folder in which zig keeps the C libraries that it has built: a folder of its own if the environment
+    names one.
+    """
     folder = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
     return Path(folder) if folder else cache_folder() / LINKER

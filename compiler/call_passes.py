@@ -1,4 +1,4 @@
-"""Call passes in the order they run. A pass is a pure function from `Program` to `PassResult[Program]`.
+"""The call passes in the order they run. A pass is a pure function from `Program` to `PassResult[Program]`.
 
 What a pass must know beside the program is bound here; what is decided for all programs of a binary at once is bound in
 `compiler.placement`, whose passes come after these. Adding one: a file, and a line in a list that says why it stands
@@ -87,14 +87,14 @@ def _halves(target: Target, activations: Compute) -> Passes[Program]:
 
 
 def call_passes(target: Target, *, direct: bool = False) -> Passes[Program]:
-    """All that runs on each program by itself."""
+    """Returns all passes that run on each program by itself."""
     return (*fusion_passes(target), *order_passes(target, direct=direct))
 
 
 def run_call_passes(
     program: Program, passes: Passes[Program], trace: Trace | None = None, *, at_end: bool = True
 ) -> Program:
-    """Apply passes in order, with a check that the program stays valid (see `compiler.rewriting.passes.run`).
+    """Applies passes in order, with a check that the program stays valid (see `compiler.rewriting.passes.run`).
 
     Raises: InternalError naming the pass that broke it and those that ran before.
     """

@@ -28,13 +28,15 @@ class ElementType:
     name: DType
     item_bytes: int
     numpy: np.dtype[np.generic]
-    """How an array holds it. NumPy has no bfloat16: two bytes that nothing can compute with by accident."""
+    """The NumPy type in which an array holds it. NumPy has no bfloat16: two bytes that nothing can compute with by
+    accident.
+    """
     label: str
-    """As people and NumPy call it."""
+    """The name that people and NumPy use."""
     onnx: int
     """`TensorProto.DataType`."""
     tir: str
-    """How TIR stores it; a bool is a byte, a bfloat16 its bits."""
+    """The type in which TIR stores it; a bool is a byte, a bfloat16 its bits."""
     is_real: bool
     sums_in: DType
     """The type in which sums and products of it are accumulated."""
@@ -112,7 +114,7 @@ def emitted_of_numpy(dtype: np.dtype[Any]) -> ElementType | None:
 
 
 def holds_reals(array: NDArray[Any]) -> bool:
-    """True if the array's elements are of an emitted real type, as parameters are."""
+    """Whether the array's elements are of an emitted real type, as parameters are."""
     row = emitted_of_numpy(array.dtype)
     return row is not None and row.is_real
 

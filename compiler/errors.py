@@ -1,4 +1,4 @@
-"""Every error the compiler raises on purpose, sorted by who must act.
+"""The errors that the compiler raises on purpose, sorted by who must act.
 
 CompileError                    (base; carries `cause`, `code` and `where`)
 |-- ModelError                  the model is malformed, or uses what we do not support      -> user

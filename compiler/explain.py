@@ -50,7 +50,9 @@ def explain_plan(model: bytes, settings: BuildSettings, external: External = NO_
 
 
 def _memory(memory: MemoryPlan, settings: BuildSettings) -> dict[str, int]:
-    """As a manifest has it; the limit is the spec's, or what the target's memory leaves."""
+    """Returns the memory entries as a manifest has them; the limit is the spec's, or what the target's memory
+    leaves.
+    """
     limit_bytes = settings.spec.memory_limit_bytes
     return {
         "peak_bytes": memory.needed_bytes,

@@ -156,7 +156,9 @@ def open_data_file(folder: Path, location: str) -> BinaryIO:
 
 
 def _open_by_path(folder: Path, location: str) -> BinaryIO:
-    """The same where no file is opened beside an open folder (Windows): nobody must exchange a folder meanwhile."""
+    """Opens the file where none can be opened beside an open folder (Windows): nobody must exchange a folder
+    meanwhile.
+    """
     path = folder
     for part in location.split("/"):
         path = path / part

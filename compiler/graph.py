@@ -70,7 +70,7 @@ class Parameter:
     created: bool = False
     """True for a zero bias that the exporter dropped and we created."""
     orders: tuple[tuple[int, ...], ...] = ()
-    """For each inside axis, the file's channel at each place; empty for an axis, or for all, in the file's order."""
+    """The file's channel at each place, for each inside axis; empty for an axis, or for all, in the file's order."""
     fixed: str = ""
     """Why presets leave it as it is, if they do: its elements are no weights. A rule that names it lets it learn."""
     parted: int | None = None
@@ -78,7 +78,7 @@ class Parameter:
 
     @property
     def may_learn(self) -> bool:
-        """False for a buffer."""
+        """Whether it is a parameter that may learn, and no buffer."""
         return self.kind != "buffer"
 
     @property
@@ -88,7 +88,7 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """How many elements it has, in whatever form a step holds them."""
+        """Returns how many elements it has, in whatever form a step holds them."""
         return prod(self.file_shape)
 
     def to_inside(self, array: Array) -> Array:
@@ -139,12 +139,12 @@ class Graph:
     warnings: tuple[CompileWarning, ...] = ()
     """Warnings of the import and later stages; every pass keeps them."""
     origins: Origins = field(default_factory=Origins)
-    """How parameters relate to the tensors of the file; every pass keeps it."""
+    """The relation of the parameters to the tensors of the file; every pass keeps it."""
     batch_axes: Mapping[Value, int | None] = field(default_factory=dict)
     """The batch axes of inputs whose samples do not lie along the first axis; None for the same in every sample."""
 
     def with_nodes(self, nodes: Iterable[Node], types: Mapping[Value, TensorType] | None = None) -> Graph:
-        """The same graph with other nodes (and, if given, other types)."""
+        """Returns the same graph with other nodes (and, if given, other types)."""
         return replace(self, nodes=tuple(nodes), types=self.types if types is None else types)
 
     def data_inputs(self) -> tuple[Value, ...]:

@@ -1,4 +1,4 @@
-"""Which compiler this is: one digest over what decides a build's bytes beside what the build is asked for.
+"""The identity of this compiler: one digest over what decides a build's bytes beside the build's own inputs.
 
 Our sources and the versions of TVM (and its calling library), of NVRTC and of the linker. Bundles carry it, the service
 answers repeated requests by it, and measured schedules hold for it alone, so an upgrade of any of them never gets what
@@ -20,7 +20,7 @@ KERNEL_TOOLS = ("apache-tvm", "apache-tvm-ffi", "nvidia-cuda-nvrtc-cu12")
 LINKER = "ziglang"
 
 KERNEL_ROOMS = ("codegen", "kernels", "graph.py", "tensors.py", "element_types.py", "program/operands.py")
-"""Where the sources lie that decide a kernel's object, beside the target's own figures."""
+"""The sources that decide a kernel's object, beside the target's own figures."""
 NO_KERNELS = "codegen/linking"
 """The room of `codegen` that makes no kernel: it joins what was made."""
 

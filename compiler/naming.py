@@ -40,12 +40,14 @@ def near_names(name: str, names: Iterable[str]) -> str:
 
 
 def cost(pattern: str, names: Collection[str]) -> int:
-    """How many comparisons the pattern's with these names count as: long ones take long."""
+    """Returns how many comparisons the pattern's with these names count as: long ones take long."""
     return len(names) + sum(map(len, names)) * len(pattern) // LONG
 
 
 class Comparisons:
-    """How often a document's patterns were compared with a model's names, which is limited: both are a stranger's."""
+    """The number of times that a document's patterns were compared with a model's names, which is limited: both are a
+    stranger's.
+    """
 
     def __init__(self, error: type[CompileError]) -> None:
         self.count, self._error = 0, error
@@ -65,7 +67,7 @@ class Comparisons:
         )
 
     def add(self, count: int, where: str) -> None:
-        """Count so many more. Raises: the document's error."""
+        """Counts so many more. Raises: the document's error."""
         self.count += count
         if self.count > MAX_COMPARISONS:
             raise self._error(

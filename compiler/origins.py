@@ -1,4 +1,4 @@
-"""How the tensors of a checkpoint relate to those of the file that the model came in, so that they can be brought back.
+"""The relation of a checkpoint's tensors to those of the file that the model came in, so that they can be brought back.
 
 A checkpoint holds the author's parameters under the author's names, with two exceptions: an exporter may store a
 parameter otherwise (transposed, once with an equal one, not at all), and a BatchNormalization may be folded into the
@@ -140,7 +140,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Origins:
-    """Everything of one model. `parameters` are the checkpoint's tensors that may learn, without adapters.
+    """The origins of one model's tensors. `parameters` are the checkpoint's tensors that may learn, without adapters.
 
     `created` are those that neither the file nor the author's model has: biases that the plan asks for.
     """

@@ -59,9 +59,9 @@ class CompiledStep:
     choices: Mapping[str, Choice] = field(default_factory=dict)
     """Kernels (by signature) that are not scheduled by default."""
     measured: Mapping[str, Choice] = field(default_factory=dict)
-    """Those of them that are scheduled by measurement."""
+    """Kernels among these that are scheduled by measurement."""
     trace: Trace = field(default_factory=Trace)
-    """Every pass that ran, and what it declined."""
+    """The passes that ran, and what each declined."""
     frozen: FrozenWeights = field(default_factory=FrozenWeights)
     """The outcome for the weights that the plan leaves alone."""
     warnings: tuple[CompileWarning, ...] = ()
@@ -88,7 +88,7 @@ class Clock:
         self.ms: dict[str, float] = {}
 
     def enter(self, name: str, fraction: float) -> None:
-        """Begin something; what was before it ends."""
+        """Begins a stage; the one before it ends."""
         now = time.monotonic()
         if self._name:
             self.ms[self._name] = self.ms.get(self._name, 0.0) + (now - self._started) * 1e3

@@ -43,7 +43,7 @@ class Value(NamedTuple):
     of: Value | None = None
     """The value that it is derived from."""
     share: tuple[int, int] | None = None
-    """Which part, counted from 0, of how many."""
+    """The part, counted from 0, and the number of parts."""
 
     @property
     def root(self) -> Value:
@@ -74,7 +74,7 @@ class Value(NamedTuple):
         return Value(self.number, "term", "", self, (number, count))
 
     def again(self) -> Value:
-        """The same, made once more in the backward pass."""
+        """Returns the same value, made once more in the backward pass."""
         return Value(self.number, "again", "", self)
 
     def strip(self, number: int, count: int, *, operand: int | None = None) -> Value:

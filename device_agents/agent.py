@@ -62,7 +62,9 @@ EXIT_NOT_FIT = 4
 START_OVER = -1
 """No exit code: another file is to be tried."""
 PATIENCE_S = 120.0
-"""For a result that the farm, though it is well, cannot take; then new work is asked for all the same."""
+"""Seconds of retries for a result that the farm, though it is well, cannot take; then the agent requests new work all
+the same.
+"""
 LEAVING = retry.Policy(attempts=1, first_s=0.5, most_s=0.5)
 """When the agent is going down, each result is tried once; the spool has it for the next start."""
 
@@ -86,7 +88,8 @@ class Agent:
         """Results that the farm, though it answers, could not take: since when."""
 
     def run(self, *, once: bool) -> bool:
-        """Work until told to stop; with `once`, until one assignment is done. True: another agent is to be tried.
+        """Works until it has to stop; with `once`, until one assignment is done. Returns True if another agent is to be
+        tried.
 
         Raises: `Stale`, `EnrolmentError`.
         """
@@ -107,7 +110,7 @@ class Agent:
         return False
 
     def _take(self, envelope: Envelope) -> None:
-        """Work off what the envelope holds if it is to be trusted; else say so to the farm, and no more."""
+        """Works off what the envelope holds if it is to be trusted; else reports that to the farm, and does no more."""
         admitted = admit(envelope, self._station.client.state, self._station.device.description)
         if isinstance(admitted, Outcome):
             self._refuse(admitted)
@@ -141,7 +144,9 @@ class Agent:
             raise _Leave
 
     def _wait_for_clock(self) -> None:
-        """Ask for no work with a clock that is wrong; a renewal tells the farm, and us, what time it is."""
+        """Makes no request for work while the clock is wrong: waits, then renews, by which the farm, and the agent, see
+        what time it is.
+        """
         self._station.is_stopping.wait(self._long_poll_s)
         if self._station.is_stopping.is_set():
             return
@@ -188,7 +193,9 @@ class Agent:
         retry.call(retry.LEASE, station.client.renew, sleep=station.is_stopping.wait, trouble=station.client.trouble)
 
     def _tell_own_data(self) -> bool:
-        """Tell the farm when a data set of the board has changed; False: it could not be told, so work has to wait."""
+        """Reports to the farm when a data set of the board has changed. Returns False if that failed, so that work has
+        to wait.
+        """
         client, before = self._station.client, self._station.client.description
         client.describe_own_data(self._station.datasets.look())
         if client.description == before:
@@ -213,7 +220,9 @@ class Agent:
             self._is_waiting = False
 
     def _empty_spool(self) -> None:
-        """Send what is finished before asking for more: asking gives up the attempts that the farm still waits for."""
+        """Sends what is finished before a request for more work, which gives up the attempts that the farm still waits
+        for.
+        """
         waits = retry.waits_s(retry.LEASE)
         while not self._station.is_stopping.is_set():
             problem = self._send_spooled(retry.UPLOAD)
@@ -222,7 +231,7 @@ class Agent:
             self._station.is_stopping.wait(retry.wait_after(problem, next(waits)))
 
     def _send_spooled(self, policy: retry.Policy) -> FarmError | None:
-        """Try each result; the error that lets the spool stand in the way of new work, if there is one."""
+        """Tries each result. Returns the error that lets the spool stand in the way of new work, if there is one."""
         station = self._station
         for result in station.spool.pending():
             try:
@@ -294,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _probe(options: argparse.Namespace) -> int:
-    """Print the device that an agent with these options would serve, and what would confine its jobs."""
+    """Prints the device that an agent with these options would serve, and what would confine its jobs."""
     try:
         device = _device(options).description
     except EnrolmentError as error:

@@ -78,7 +78,7 @@ class Station:
     exclusive: Path | None = None
     """A file locked while the binary runs: the agents of one machine take turns and do not disturb each other."""
     own_limits: Mapping[str, float] = field(default_factory=dict)
-    """By name, what this board's owner allows a job at most."""
+    """The most that this board's owner allows a job, by the limit's name."""
     datasets: LocalDatasets = field(default_factory=lambda: LocalDatasets((), Path()))
     """The data sets of the board's own that runs may use."""
 
@@ -115,7 +115,9 @@ class Attempt:
         self._transfer_deadline_s: float | None = None
 
     def run(self) -> SpooledResult | None:
-        """Work the assignment off and put the signed report into the spool; None when it cannot be written."""
+        """Works the assignment off and puts the signed report into the spool. Returns None when it cannot be
+        written.
+        """
         scratch = self._station.client.state.scratch
         empty(scratch)
         started_at = time.time()
@@ -191,7 +193,7 @@ class Attempt:
         return bundle
 
     def _quietly(self, job: Job) -> None:
-        """Run it on data that stay here: what the binary says of its failure in words stays here too, in our log."""
+        """Runs it on data that stay here: what the binary says of its failure in words stays here too, in our log."""
         try:
             self._execute(job)
         except AttemptError as error:
@@ -282,13 +284,17 @@ class Attempt:
         )
 
     def _keep_checkpoint(self, checkpoint: Path, past: Past, _: retry.Sleep) -> None:
-        """On this board: what was learned of its data does not leave it. The farm hears how far it is."""
+        """Stores the checkpoint on this board: what was learned of its data does not leave it. The farm hears how far
+        it is.
+        """
         self._unfinished.keep(self._assignment.run_id, checkpoint)
         message = f"checkpoint after step {past.step:,}, which stays on the board"
         self._events.add("checkpoint", step=past.step, message=message)
 
     def _earlier(self, downloaded: Path | None, key: str) -> Earlier | None:
-        """Where to go on, by the farm or by what was kept here; from the first step if that is none of this run."""
+        """Returns where to go on, by the farm's checkpoint or the one stored here; None, for a start at the first step,
+        if neither is of this run.
+        """
         checkpoint = downloaded
         if downloaded is None and self._assignment.own_data is not None:
             checkpoint = self._unfinished.copy(self._assignment.run_id, self._folder / FILES["checkpoint"])
@@ -327,7 +333,7 @@ class Attempt:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Wait for the other agents of this machine to finish their runs; the heartbeat goes on meanwhile."""
+        """Waits for the other agents of this machine to finish their runs; the heartbeat goes on meanwhile."""
         if self._station.exclusive is None:
             yield
             return
@@ -408,7 +414,7 @@ class Attempt:
 
 
 def _check_manifest(bundle: UnpackedBundle, assignment: Assignment) -> None:
-    """That the bundle's manifest says what was signed (its digest is checked already). Raises: `BadBundle`."""
+    """Checks that the bundle's manifest says what was signed (its digest is checked already). Raises: `BadBundle`."""
     if bundle.target != assignment.target:
         message = f"the bundle is for {bundle.target!r:.90}, the signed assignment says {assignment.target!r:.90}"
         raise BadBundle("bundle.statement", message, cause="policy")

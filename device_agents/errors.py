@@ -1,4 +1,4 @@
-"""Every error the agent raises on purpose, sorted by who must act.
+"""The errors that the agent raises on purpose, sorted by who must act.
 
 AgentError
 |-- FarmError                     talking to the farm

@@ -57,7 +57,7 @@ def run_bundle(
     notify: Notify = lambda *_, **__: None,
     should_stop: StopCheck = lambda: None,
 ) -> LocalResult:
-    """Run a bundle file on this machine, without a farm and without a signature: the caller vouches for the file.
+    """Runs a bundle file on this machine, without a farm and without a signature: the caller vouches for the file.
 
     `data` is an npz (inputs by name or `x`, labels `y`), and so is `validation_data`, on which mode train is validated
     (in place of the share `settings.validation`); `weights` and `save` are checkpoints, `export` the trained
@@ -145,7 +145,9 @@ def run_bundle(
 
 
 def _for_engine(name: str, device_class: str | None) -> tuple[Sandbox, Device]:
-    """The same machine by another engine. Raises: `AttemptError` where there is none."""
+    """Returns the sandbox and the device of the same machine for another engine. Raises: `AttemptError` where there is
+    none.
+    """
     try:
         accelerator = accelerator_of(name)
         sandbox = probe(
@@ -186,7 +188,7 @@ def _copied(path: Path | None, to: Path, code: str) -> Path | None:
 
 
 def _hand_over(execution: Execution, destinations: Sequence[tuple[str, Path | None]]) -> None:
-    """Copy what the caller asked for, if the mode makes it. Raises: `BadOutput`, `OSError` (the caller's path)."""
+    """Copies what the caller wants, if the mode makes it. Raises: `BadOutput`, `OSError` (the caller's path)."""
     produced = {"train": (TRAINED, EXPORTED), "infer": (LOGITS,)}.get(execution.job.settings.mode, ())
     training = execution.findings.training
     if training is not None and training.saved_step is None:

@@ -1,4 +1,4 @@
-"""How the agent becomes a device of its farm: by a token at first, by its own key ever after."""
+"""The way the agent becomes a device of its farm: by a token at first, by its own key ever after."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _uid(name: str) -> int | None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every option there is."""
+    """Returns a parser of every option there is."""
     arguments = argparse.ArgumentParser(
         prog="python -m device_agents.agent", description="The PockFarm agent of one device."
     )

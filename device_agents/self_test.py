@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 def self_test(device: Device, sandbox: Sandbox, client: FarmClient, state: Path, say: Say) -> bool:
-    """Print what was found; False if the board must not be given work as it is."""
+    """Prints the findings. Returns False if the board must not be given work as it is."""
     description = device.description
     say(f"python        {platform.python_version()}, cryptography {cryptography.__version__}")
     say(

@@ -51,7 +51,7 @@ def lay_out(archive: Path, state: Path) -> Path:
 
 
 def main() -> None:
-    """Run the agent with this command's arguments."""
+    """Runs the agent with this command's arguments."""
     if sys.version_info < OLDEST:
         sys.exit(f"the agent needs Python 3.9 or newer, this is {sys.version.split()[0]}")
     state, archive = state_folder(sys.argv[1:]), Path(sys.argv[0]).resolve()

@@ -1,4 +1,4 @@
-"""How the running agent makes way for another: it checks the farm's offer, fetches the file, tries that it starts.
+"""The way the running agent makes way for another: it checks the farm's offer, fetches the file, tries that it starts.
 
 Nothing here replaces anything: the new file is put beside the one that runs, the record says that it is to be tried,
 and the launcher does the rest (`slots/launcher.py`). What goes wrong before is told to the farm at once, what goes
@@ -57,7 +57,7 @@ class OneFile:
 
     @classmethod
     def from_environment(cls) -> OneFile | None:
-        """None: this agent is installed in another way."""
+        """Returns the files of this agent; None: it is installed in another way."""
         program, launcher = os.environ.get(PROGRAM), os.environ.get(LAUNCHER)
         return cls(Path(program), Path(launcher)) if program and launcher else None
 
@@ -68,7 +68,7 @@ class Wishes:
 
     is_wanted: bool = True
     oldest_version: str = "0"
-    """Nothing below it is taken, whatever the farm says."""
+    """The oldest version that is accepted, whatever the farm says."""
 
 
 class Updater:
@@ -107,7 +107,7 @@ class Updater:
         return None if standing.in_doubt else standing.failed
 
     def _standing(self) -> Standing:
-        """As it is on disk. A damaged one takes nothing."""
+        """Returns the standing as it is on disk. A damaged one accepts nothing."""
         if self._file is None:
             return Standing("")
         try:
@@ -116,7 +116,9 @@ class Updater:
             return Standing("", settled=sys.maxsize)
 
     def judge(self) -> None:
-        """After a trial that did not reach the farm, before the old agent joins: can the old one reach it?"""
+        """Judges whether the old agent can reach the farm, after a trial that did not, and before the old agent
+        joins.
+        """
         standing = self._standing()
         if not standing.in_doubt:
             return
@@ -153,7 +155,9 @@ class Updater:
         log.info("this agent, version %s, has proven itself", AGENT_VERSION)
 
     def take(self, envelope: Envelope, stop: threading.Event) -> bool:
-        """Get the offered agent ready. True: the launcher has to be started, which tries it. Raises: `Stale`."""
+        """Gets the offered agent ready. Returns True if the launcher has to be started, which tries it. Raises:
+        `Stale`.
+        """
         try:
             offer = self._believed(envelope)
         except AttemptError as error:
@@ -204,7 +208,7 @@ class Updater:
         self._slots.write(steps.stage(standing, Trial(offer.sequence, offer.program.digest, offer.version)))
 
     def _begin(self, offer: AgentOffer) -> Standing:
-        """Note on disk that the update begins, before anything of it is done."""
+        """Records on disk that the update begins, before anything of it is done."""
         assert self._file is not None
         standing = self._standing()
         if standing.base != digest_of(self._file.launcher):
@@ -235,7 +239,9 @@ class Updater:
         )
 
     def _check_start(self, offer: AgentOffer) -> None:
-        """That this board's Python starts the file, and that it is what it was offered as. Raises: `BadUpdate`."""
+        """Checks that this board's Python starts the file, and that it is what it was offered as. Raises:
+        `BadUpdate`.
+        """
         command = [sys.executable, str(self._slots.download), "--check"]
         pipe = subprocess.PIPE
         with subprocess.Popen(
@@ -257,7 +263,7 @@ class Updater:
             raise BadUpdate("check.version", f"the file says {out[:200]!r}, offered was version {offer.version}")
 
     def _fail(self, offer: AgentOffer, error: AttemptError, stop: threading.Event) -> None:
-        """Remember it, and tell the farm."""
+        """Remembers the failure, and reports it to the farm."""
         with contextlib.suppress(OSError):
             self._slots.download.unlink(missing_ok=True)
         try:

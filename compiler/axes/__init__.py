@@ -1,1 +1,3 @@
-"""How operators carry the axes of their operands into their results: one table for all who follow an axis."""
+"""Rules for how operators carry the axes of their operands into their results: one table for everything that follows an
+axis.
+"""

@@ -32,7 +32,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Where both are put in one other order, nothing else changes; what is `of` an operand goes on `to` a result.
+    """A fact that two axes share their order: where both are put in the same other order, nothing else changes. What
+    belongs to `of`, an operand's axis, carries over to `to`, a result's axis.
 
     Of two operands: they are multiplied place by place, and summed.
     """
@@ -60,7 +61,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Reshaped:
-    """The same elements in the same order, whatever the axes."""
+    """A fact that `to` has the same elements as `of` in the same order, whatever the axes."""
 
     of: Value
     to: Value
@@ -68,7 +69,7 @@ class Reshaped:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody has thought this operator through, or not for such operands."""
+    """The answer where no rule covers this operator, or not for such operands."""
 
 
 Fact = Alike | Stems | Fixed | Reshaped | Unknown

@@ -37,7 +37,9 @@ def _elementwise(node: Node, shapes: Shapes) -> Iterator[Fact]:
 
 
 def _against(shapes: Shapes, operand: Value, result: Value, without: int = 0) -> Iterator[Fact]:
-    """All axes but the last ones."""
+    """Yields that the operand's and the result's axes of equal size, counted from the last, are alike; the last
+    `without` axes are left out.
+    """
     ranks = len(shapes(operand)), len(shapes(result))
     for back in range(without + 1, min(ranks) + 1):
         if shapes(operand)[-back] == shapes(result)[-back]:

@@ -50,7 +50,7 @@ class Walk:
         return self.graph.types[value].shape
 
     def whole(self, value: Value, axis: int) -> Piece:
-        """All of an axis."""
+        """Returns the piece that is all of an axis."""
         return Piece(value, axis, 1, self.shape(value)[axis])
 
     def is_whole(self, piece: Piece) -> bool:

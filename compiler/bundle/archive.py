@@ -99,7 +99,7 @@ class Bundle:
         return stream.getvalue()
 
     def write_to(self, stream: IO[bytes]) -> None:
-        """Write the archive, a chunk at a time. Raises: ModelError if a mapped file has changed; OSError."""
+        """Writes the archive, a chunk at a time. Raises: ModelError if a mapped file has changed; OSError."""
         digest = hashlib.sha256()
         for chunk in _tar(self.members):
             digest.update(chunk)
@@ -158,7 +158,9 @@ def _tar(members: Mapping[str, Content]) -> Iterator[Chunk]:
 
 
 def _tar_bytes(contents: Iterable[Content]) -> int:
-    """Each file with its header in blocks, two empty blocks at the end, all in whole records."""
+    """Returns the size of a tar archive: each file with its header in blocks, two empty blocks at the end, all in whole
+    records.
+    """
     blocks = 2 + sum(1 + -(-size_of(content) // BLOCK_BYTES) for content in contents)
     per_record = tarfile.RECORDSIZE // BLOCK_BYTES
     return -(-blocks // per_record) * tarfile.RECORDSIZE

@@ -15,7 +15,7 @@ Chunk = Union[bytes, memoryview]
 
 
 class Streamed(Protocol):
-    """The same bytes each time they are asked for, never whole in memory."""
+    """Content that yields the same bytes each time it is read, never whole in memory."""
 
     @property
     def size_bytes(self) -> int:
@@ -29,7 +29,7 @@ Content = Union[bytes, Streamed]
 
 
 def size_of(content: Content) -> int:
-    """In bytes."""
+    """Returns the size of the content in bytes."""
     return len(content) if isinstance(content, bytes) else content.size_bytes
 
 

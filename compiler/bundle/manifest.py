@@ -66,14 +66,16 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
 
 
 def _precision(step: CompiledStep, spec: TrainingSpec) -> dict[str, object]:
-    """Nothing where all is f32."""
+    """Returns the manifest's entries on precision and loss scale; empty where all is f32."""
     precision = spec.precision
     scaled = {"loss_scale": loss_scale(step.training, precision)} if precision.compute == "f16" else {}
     return {} if precision.compute == "f32" else {"precision": precision.compute, **scaled}
 
 
 def _frozen(step: CompiledStep) -> dict[str, object]:
-    """Which frozen weights are held in whole numbers, each with its largest relative error, and which are not."""
+    """Returns which frozen weights are held in whole numbers (each with its largest relative error), and which are
+    not.
+    """
     frozen = step.frozen
     if frozen.kind == "f32":
         return {}
@@ -86,7 +88,7 @@ def _frozen(step: CompiledStep) -> dict[str, object]:
 
 
 def _schedule(schedule: Schedule) -> dict[str, object]:
-    """Nothing where the learning rate stays as it is."""
+    """Returns the manifest's entry on the learning rate's schedule; empty where the rate stays as it is."""
     return {} if schedule == Schedule() else {"schedule": dataclasses.asdict(schedule)}
 
 
@@ -116,7 +118,7 @@ def _labels(step: CompiledStep, train: Program) -> object:
 
 
 def _classes(step: CompiledStep, labels: Value) -> dict[str, object]:
-    """How many classes labels may name, and which label counts for nothing if it is not the usual one."""
+    """Returns how many classes the labels may name, and which label counts for nothing if it is not the usual one."""
     terms = [term for term in step.training.terms if term.labels == labels and term.classifies]
     if not terms:
         return {}

@@ -39,7 +39,7 @@ class Row:
     learns: list[str] = field(default_factory=list)
     """The parts of the layer that learn, in words."""
     elements: int = 0
-    """That learn."""
+    """The number of elements that learn."""
     all_elements: int = 0
     weight_bytes: int = 0
     gradient_bytes: int = 0
@@ -61,7 +61,7 @@ class Planned:
     other: Program | None = None
     """The program that every micro-batch but the last runs."""
     others: int = 0
-    """How many they are."""
+    """The number of those micro-batches."""
 
 
 def plan_table(step: Planned) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _channels(parameter: Parameter, part: UpdateSlice) -> str:
 
 
 def _row_record(row: Row) -> dict[str, object]:
-    """As plain data; names come from the model, whose author we do not know."""
+    """Returns a row as plain data; its names come from the model, whose author we do not know."""
     learns = [printable(text, MAX_NAME) for text in row.learns]
     return {**asdict(row), "name": printable(row.name, MAX_NAME), "learns": learns}
 

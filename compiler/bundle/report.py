@@ -163,7 +163,7 @@ def _point(way: Way, *, chosen: bool) -> dict[str, object]:
 
 
 def _declined(trace: Trace) -> list[dict[str, object]]:
-    """Where rewrites did not fire: by pass and reason how often, and the first place as an example."""
+    """Returns where rewrites did not fire: how often by pass and reason, and the first place as an example."""
     by_reason: dict[tuple[str, str], list[Declined]] = {}
     for name, declined in trace.declined():
         by_reason.setdefault((name, declined.code), []).append(declined)
@@ -180,7 +180,7 @@ def _declined(trace: Trace) -> list[dict[str, object]]:
 
 
 def _passes(trace: Trace) -> list[dict[str, object]]:
-    """Every pass in the order in which it first ran: on what, how often, and how often it changed something."""
+    """Returns every pass in the order in which it first ran: on what, how often, and how often it changed something."""
     outcomes: dict[tuple[str, str], list[bool]] = {}
     for step in trace.steps:
         outcomes.setdefault((step.subject, step.name), []).append(step.modified)

@@ -58,7 +58,9 @@ class Checkpoint:
 
     @property
     def _before_mapped(self) -> tuple[int, int]:
-        """How many bytes of tensors stand before those that a step maps into memory, and where these may begin."""
+        """Returns how many bytes of tensors stand before those that a step maps into memory, and the alignment of their
+        start.
+        """
         sizes = [(tensor.type.dtype, tensor.type.size_bytes) for tensor in self.tensors.values()]
         has_bytes = any(dtype == "i8" for dtype, _ in sizes)
         return (

@@ -29,10 +29,10 @@ class TrainingFiles:
     data: DataFileWriter | None
     state: Checkpoint
     accumulate: bytes | None = None
-    """In a step of several micro-batches, the model that all micro-batches before the last one run."""
+    """The model that all micro-batches before the last one run, in a step of several micro-batches."""
 
     def save(self, path: Path) -> tuple[Path, ...]:
-        """Write the files; each is in place whole or not at all, the model last. Returns them. Raises: OSError."""
+        """Writes the files; each is in place whole or not at all, the model last. Returns them. Raises: OSError."""
         state = path.with_name(f"{path.stem}{STATE}")
         write_file(state, self.state.chunks())
         paths = [path, state]

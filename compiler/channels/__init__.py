@@ -1,1 +1,1 @@
-"""Which axes of a graph must be in one order, and in which order channels that learn lie side by side."""
+"""The axes of a graph that must be in the same order, and the order that puts channels that learn side by side."""

@@ -55,7 +55,7 @@ class Arrangement:
 
 
 def arrange(graph: Graph, requests: Sequence[ChannelRequest]) -> Arrangement:
-    """Put the wanted channels of each parameter side by side."""
+    """Puts the wanted channels of each parameter side by side."""
     coupling = Coupling(graph)
     places = {request.value: place for request in requests if (place := _place(coupling, request)) is not None}
     orders = _orders(graph, requests, places)
@@ -127,7 +127,7 @@ def _orders(graph: Graph, requests: Sequence[ChannelRequest], places: Mapping[Va
 def _window(
     coupling: Coupling, request: ChannelRequest, place: _Place | None, orders: Orders
 ) -> UpdateSlice | _Split | None:
-    """Where the channels lie in the new order; None if they are not one range."""
+    """Returns where the channels lie in the new order; None if they are not one range."""
     atoms = coupling.factors(request.value, request.axis)
     if place is not None:
         order = orders.get(place.atom, tuple(range(place.atom.extent)))
@@ -153,7 +153,7 @@ def _reason(place: _Place | None) -> str:
 
 
 def _table(atoms: Sequence[Atom], orders: Orders) -> tuple[int, ...]:
-    """Which channel of the file stands at each place of an axis; empty if each stands in its own."""
+    """Returns which channel of the file stands at each place of an axis; empty if each stands in its own."""
     if not any(atom in orders for atom in atoms):
         return ()
     grid = np.arange(prod(atom.extent for atom in atoms)).reshape([atom.extent for atom in atoms])

@@ -102,7 +102,7 @@ def split_off(atoms: Sequence[Atom], outer: int) -> tuple[list[Atom], list[Atom]
 
 
 def _last(atoms: list[Atom]) -> Atom | None:
-    """Take the innermost factor."""
+    """Removes and returns the innermost factor."""
     while atoms:
         atom = root_of(atoms.pop())
         if atom.parts:

@@ -1,4 +1,5 @@
-"""Which channels of which parameters a rule means: by number, the first, or those of the largest norm.
+"""The choice of the channels that a rule means in each parameter: by number, the first ones, or those of the largest
+norm.
 
     input    the input channels of a weight (a depth-wise one's own channels); of each group alike
     output   the output channels of a weight, with its bias: one choice for both

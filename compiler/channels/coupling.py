@@ -1,4 +1,4 @@
-"""Which axes of a graph's values have to be in one order, by what each operator does with its axes.
+"""The axes of a graph's values that have to be in the same order, by what each operator does with its axes.
 
 What nobody has thought through stays in the model's order (`compiler.axes.rules`), as do its inputs and outputs.
 Parameters and constants are free, since their elements move too.

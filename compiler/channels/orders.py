@@ -24,7 +24,8 @@ def accepted(candidates: Sequence[Set]) -> list[Set]:
 
 
 def order_of(extent: int, nested: Sequence[Set]) -> tuple[int, ...]:
-    """All channels: sets in front of what is in none, and so on within each set; ascending where nothing else is asked.
+    """Returns an order of all channels: sets in front of what is in none, and so on within each set; ascending where
+    nothing else is asked.
 
     `nested` are sets of which any two are equal, nested or apart, so that each is a run of the order.
     """

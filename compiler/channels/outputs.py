@@ -1,4 +1,6 @@
-"""Which axis of a parameter runs over output channels, and what these are outputs of: whose bias a bias is."""
+"""The axis of a parameter that runs over output channels, and whose outputs these are: for a bias, the operator that it
+belongs to.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Wires:
 
     @classmethod
     def of(cls, graph: Graph) -> Wires:
-        """Those of a graph."""
+        """Returns a graph with its consumers and producers."""
         return cls(graph, graph.consumers(), graph.producers())
 
 

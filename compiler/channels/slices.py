@@ -21,11 +21,11 @@ class UpdateSlice:
 
     @property
     def is_whole(self) -> bool:
-        """True if every element learns."""
+        """Whether every element learns."""
         return self.axis < 0
 
     def elements(self, shape: tuple[int, ...]) -> int:
-        """How many elements of a parameter of this inside shape learn."""
+        """Returns how many elements of a parameter of this inside shape learn."""
         whole = math.prod(shape)
         return whole if self.is_whole else whole // shape[self.axis] * self.size
 

@@ -56,7 +56,7 @@ def read_entry(folder: Path, key: str, symbol: str) -> CompiledKernel | None:
 
 
 def write_entry(folder: Path, key: str, kernel: CompiledKernel) -> None:
-    """Store an entry: written beside, then renamed, so that a reader sees all of it or none."""
+    """Stores an entry: written beside, then renamed, so that a reader sees all of it or none."""
     path = _path(folder, key)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
@@ -125,7 +125,7 @@ def build_kernels(
     started_workers: Sequence[Worker] = (),
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Mapping[str, CompiledKernel]:
-    """Compile each distinct spec for `target`, keyed by `signature(spec)`, scheduled by `choices[signature(spec)]`.
+    """Compiles each distinct spec for `target`, keyed by `signature(spec)`, scheduled by `choices[signature(spec)]`.
 
     `threads` is the most threads the kernels will run on. Kernels that `cache_dir` holds are read from there, the
     others are built in up to `jobs` worker processes and stored, the first of them those that were begun before;
@@ -159,7 +159,9 @@ def build_variants(
     started_workers: Sequence[Worker] = (),
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Mapping[Variant, CompiledKernel]:
-    """As `build_kernels`, for specs that may each be wanted in several schedules. Raises: BuildError."""
+    """Builds kernels as `build_kernels` does, for specs that may each be wanted in several schedules. Raises:
+    BuildError.
+    """
     variants_by_symbol = {symbol_of(variant.spec, variant.choice): variant for variant in variants}
     keys = {
         symbol: cache_key(variant.spec, target, threads, variant.choice)

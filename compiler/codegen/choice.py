@@ -30,7 +30,9 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """The same text for the same choice everywhere: `rows=6 split=batch vectors=4`; empty for the default."""
+        """Returns the choice as text, the same everywhere for the same choice: `rows=6 split=batch vectors=4`; empty
+        for the default.
+        """
         return " ".join(f"{name}={_value_text(value)}" for name, value in self.parameters)
 
     def integer(self, name: str, default: int) -> int:

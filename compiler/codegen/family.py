@@ -1,4 +1,4 @@
-"""Which plan and which emitter each kernel family has: the one explicit table. Loads no TVM.
+"""The one explicit table of which plan and which emitter each kernel family has. Loads no TVM.
 
 A *plan* module says what a kernel does in which tiles, blocks and workspaces, and which schedules are worth measuring:
 plain arithmetic that every process may ask. An *emitter* writes the TIR after that plan; it imports TVM, so the table
@@ -137,7 +137,7 @@ VECTORS: Mapping[type, Family] = {
     ScanSpec: Family(scan, "compiler.codegen.scan.emit"),
     SelectSpec: Family(select, "compiler.codegen.select.emit"),
 }
-"""For a CPU: TIR over vectors, whose loops threads share."""
+"""The families for a CPU: TIR over vectors, whose loops threads share."""
 
 GRID: Mapping[type, Family] = {
     MapSpec: Family(no_scratch, "compiler.codegen.grid.map"),
@@ -156,10 +156,10 @@ GRID: Mapping[type, Family] = {
     DepthwiseSpec: Family(grid_depthwise, "compiler.codegen.grid.depthwise.emit"),
     PoolSpec: Family(grid_pool, "compiler.codegen.grid.pool"),
 }
-"""For devices that run groups of items: TIR of one item."""
+"""The families for devices that run groups of items: TIR of one item."""
 
 FAMILIES: Mapping[str, Mapping[type, Family]] = {"cpu": VECTORS, "opencl": GRID, "cuda": GRID}
-"""By the kind of the target."""
+"""The kernel families by the kind of the target."""
 
 
 def choices_of(spec: KernelSpec, target: Target, threads: int) -> tuple[Choice, ...]:

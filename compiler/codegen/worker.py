@@ -56,18 +56,18 @@ COMPILERS: Mapping[str, str] = {
     "opencl": "compiler.codegen.grid.opencl",
     "cuda": "compiler.codegen.grid.cuda",
 }
-"""By the kind of the target: the module that compiles. It imports TVM."""
+"""The module that compiles, by the kind of the target. It imports TVM."""
 
 
 def send(stream: BinaryIO, message: object) -> None:
-    """Write one message and flush."""
+    """Writes one message and flushes."""
     payload = pickle.dumps(message)
     stream.write(struct.pack(">I", len(payload)) + payload)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> object | None:
-    """Read one message; None at the end of the stream (also in mid-message)."""
+    """Reads one message; None at the end of the stream (also in mid-message)."""
     header = stream.read(4)
     if len(header) < 4:
         return None
@@ -76,7 +76,7 @@ def receive(stream: BinaryIO) -> object | None:
 
 
 def build(request: Request) -> Reply:
-    """Build one kernel in this process (imports TVM)."""
+    """Builds one kernel in this process (imports TVM)."""
     from compiler.codegen.family import emit_kernel, workspace_bytes_of
 
     arguments = (request.spec, request.target, request.threads, request.choice)
@@ -91,7 +91,7 @@ def build(request: Request) -> Reply:
 
 
 def main() -> None:
-    """Answer requests on stdin; what libraries print goes to stderr."""
+    """Answers requests on stdin; what libraries print goes to stderr."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _start_light()

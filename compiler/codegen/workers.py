@@ -18,7 +18,7 @@ from compiler.errors import BuildError
 from compiler.kernels.canonical import canonical
 
 MOST_KERNELS = 500
-"""That one process builds: TVM keeps something of each."""
+"""The most kernels that one process builds: TVM keeps something of each."""
 MOST_BEGUN = 2
 """The most workers that are started ahead of a build: the stages before it run on one processor, so that about two
 starts fit beside them.
@@ -109,7 +109,7 @@ class Worker:
         self._answered = 0
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Ends the process, whatever it does."""
         with contextlib.suppress(BrokenPipeError):
             self._requests.close()
         self._process.kill()

@@ -1,1 +1,1 @@
-"""From the training graph to ONNX: standard inference operators only, so that inference engines can train."""
+"""The way from the training graph to ONNX: standard inference operators only, so that inference engines can train."""

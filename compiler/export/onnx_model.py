@@ -27,11 +27,11 @@ class DataFileWriter:
 
     location: str
     arrays: list[tuple[int, Array]] = field(default_factory=list)
-    """With the byte that each begins at."""
+    """The arrays, each with the byte that it begins at."""
     size_bytes: int = 0
 
     def take(self, array: Array) -> int:
-        """Put an array behind the others; the byte that it begins at."""
+        """Puts an array behind the others and returns the byte that it begins at."""
         begin = -(-self.size_bytes // ALIGNMENT) * ALIGNMENT
         self.arrays.append((begin, array))
         self.size_bytes = begin + array.nbytes

@@ -46,12 +46,12 @@ def foldable(scope: Scope, output: str) -> SourceNode | None:
 
 
 def _is_shared(scope: Scope, node: SourceNode, index: int) -> bool:
-    """True if another node reads this input too."""
+    """Whether another node reads this input too."""
     return len(scope.readers.get(node.inputs[index], ())) > 1
 
 
 def _is_repeated(scope: Scope, name: str) -> bool:
-    """True for what a node makes by repeating stored elements."""
+    """Whether a node makes a value by repeating stored elements."""
     makers = (node for readers in scope.readers.values() for node in readers if name in node.outputs)
     return any(node.op_type in ("Expand", "Tile") for node in makers)
 
@@ -115,7 +115,7 @@ def batch_normalization(call: Call) -> Result:
 
 
 def _is_one(call: Call) -> bool:
-    """True if whatever reads the norm's scale and shift is this norm, perhaps called again."""
+    """Whether whatever reads the norm's scale and shift is this norm, perhaps called again."""
     readers = [reader for index in (1, 2) for reader in call.scope.readers.get(call.node.inputs[index], ())]
     return all(
         reader.op_type == "BatchNormalization" and reader.inputs[1:] == call.node.inputs[1:] for reader in readers
@@ -152,7 +152,7 @@ def folded_into(
     transposed_groups: int = 0,
     alone: bool = False,
 ) -> None:
-    """Note which parameters hold what a norm computes; `layer_bias` is the bias of the layer before it."""
+    """Records which parameters hold what a norm computes; `layer_bias` is the bias of the layer before it."""
     vectors = [scope.operands[name] for name in node.inputs[1:]]
     scale, shift, mean, variance = (
         vector.source or vector.name for vector in vectors if isinstance(vector, KnownOperand)

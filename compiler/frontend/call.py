@@ -97,7 +97,7 @@ class Call:
     # ----------------------------------------------------------------------------------------------------- operands
 
     def has(self, index: int) -> bool:
-        """True if input `index` is given."""
+        """Whether input `index` is given."""
         return index < len(self.operands) and self.operands[index] is not None
 
     def operand(self, index: int) -> Operand:
@@ -172,7 +172,7 @@ class Call:
     # ---------------------------------------------------------------------------------------------------- appending
 
     def emit(self, op: str, *inputs: Value, **attrs: AttrValue) -> Value:
-        """Append a graph node and return its output."""
+        """Appends a graph node and returns its output."""
         return self.scope.emit(op, *inputs, **attrs)
 
     def constant(self, array: Array) -> Value:
@@ -188,11 +188,11 @@ class Call:
         return self.scope.builder.shape(value)
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """Reshape, or the value itself if it has that shape."""
+        """Reshapes a value; returns the value itself if it has that shape."""
         return value if self.shape_of(value) == tuple(shape) else self.emit("reshape", value, shape=tuple(shape))
 
     def transpose(self, value: Value, perm: Sequence[int]) -> Value:
-        """Transpose, or the value itself if nothing moves."""
+        """Transposes a value; returns the value itself if nothing moves."""
         return value if tuple(perm) == tuple(range(len(perm))) else self.emit("transpose", value, perm=tuple(perm))
 
     def cut(self, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
@@ -205,12 +205,12 @@ class Call:
         return self.emit("slice", value, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
 
     def to_last(self, value: Value, axis: int) -> Value:
-        """Move one axis to the end."""
+        """Moves one axis to the end."""
         rank = len(self.shape_of(value))
         return self.transpose(value, [*(i for i in range(rank) if i != axis), axis])
 
     def from_last(self, value: Value, axis: int) -> Value:
-        """Move the last axis to position `axis`."""
+        """Moves the last axis to position `axis`."""
         rank = len(self.shape_of(value))
         order = list(range(rank - 1))
         order.insert(axis, rank - 1)
@@ -227,13 +227,13 @@ class Call:
         raise UnsupportedOperator(problem, where=self.node.where, hint=hint)
 
     def only_outputs(self, count: int) -> None:
-        """Refuse a node whose later, optional outputs are asked for."""
+        """Refuses a node if its later, optional outputs are wanted."""
         extra = [name for name in self.node.outputs[count:] if name]
         if extra:
             self.unsupported(f"its optional output {extra[0]!r} is not supported", "export the model for inference")
 
     def require_dtype(self, index: int, allowed: Collection[str]) -> None:
-        """Refuse an operand of another element type."""
+        """Refuses an operand of another element type."""
         dtype = self.dtype(index)
         if dtype not in allowed:
             self.unsupported(

@@ -69,7 +69,7 @@ def with_fixed_numbers(graph: Graph, *, stores_literals: bool) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """Which nodes read the values of a graph, and which values are data."""
+    """The nodes that read each value of a graph, and the values that are data."""
 
     readers: Mapping[Value, list[Node]]
     data: Collection[Value]
@@ -116,7 +116,7 @@ def _readers(around: _Surroundings, value: Value) -> list[Node]:
 
 
 def _acts_on_data(around: _Surroundings, value: Value) -> bool:
-    """True if its elements meet nothing but inputs of the model, moved or normalised by other such numbers."""
+    """Whether its elements meet nothing but inputs of the model, moved or normalised by other such numbers."""
     nodes = around.readers.get(value, [])
     while len(nodes) == 1 and nodes[0].op in _VIEWS:
         value = nodes[0].output

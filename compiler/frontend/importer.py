@@ -39,11 +39,11 @@ from compiler.values import Value
 from compiler.warnings import few_of
 
 SHOWN_OUTPUTS = 16
-"""Among so many an error looks for one that does without what is refused."""
+"""The most outputs among which an error looks for one that does without what is refused."""
 
 
 class SpareOutputs:
-    """Which values the outputs that losses read need; of the others, which are missing."""
+    """The values that the outputs which losses read need; of the others, those that are missing."""
 
     def __init__(self, source: SourceModel, read: Collection[str]) -> None:
         """`read` are the outputs that losses read; none of them named: the first."""
@@ -55,13 +55,13 @@ class SpareOutputs:
         self._problem: CompileError | None = None
 
     def attempt_output(self, name: str, work: Callable[[], None]) -> None:
-        """As `attempt`, for an output itself: another may read it, and need it less."""
+        """Attempts an output itself, as `attempt` does: another may read it, and need it less."""
         self.attempt([name], [name], work, is_needed=name in self.read)
 
     def attempt(
         self, makes: Sequence[str], reads: Sequence[str], work: Callable[[], None], *, is_needed: bool | None = None
     ) -> None:
-        """Do what makes some values of others, unless one of those is missing.
+        """Does what makes some values of others, unless one of those is missing.
 
         Raises: what the work raises, if a loss needs it.
         """
@@ -87,7 +87,7 @@ class SpareOutputs:
         return self._is_assumed and _needed(self._source, {output}).isdisjoint(values)
 
     def warn(self, scope: Scope, outputs: Sequence[str]) -> None:
-        """Say which of the outputs are missing, and why the first of them is."""
+        """Warns of the outputs that are missing, and says why the first of them is."""
         missing = [name for name in outputs if name in self._missing]
         if missing and self._problem is not None:
             why = f"{self._problem.where}: {self._problem.message}" if self._problem.where else self._problem.message
@@ -116,7 +116,7 @@ def import_model(
     limits: ModelLimits = DEFAULT_LIMITS,
     external: External = NO_EXTERNAL,
 ) -> Graph:
-    """Import an ONNX model (opsets 13 to 28, float32) as a graph with static shapes.
+    """Imports an ONNX model (opsets 13 to 28, float32) as a graph with static shapes.
 
     `input_shapes` binds dimensions that the model leaves open, by input name; an open first axis is the batch, unless
     `batch_axes` or the model's own words say otherwise.
@@ -218,13 +218,15 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormM
 
 
 def _bias_suffix(source: SourceModel) -> str:
-    """How this model's exporter names the bias of `conv.weight`: `conv.weight_bias` (folded norms) or `conv.bias`."""
+    """Returns how this model's exporter names the bias of `conv.weight`: `conv.weight_bias` (folded norms) or
+    `conv.bias`.
+    """
     convolutions = [node for node in source.nodes if node.op_type == "Conv" and len(node.inputs) == 3]
     return "_bias" if any(node.inputs[2] == f"{node.inputs[1]}_bias" for node in convolutions) else ".bias"
 
 
 def _guarded(scope: Scope, node: SourceNode, opset: int) -> None:
-    """Import one node; every failure names it."""
+    """Imports one node; every failure names it."""
     scope.builder.layer = node.name
     try:
         _import_node(scope, node, node.opset or opset)

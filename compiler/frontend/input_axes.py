@@ -1,4 +1,4 @@
-"""Which axis of each input holds the samples: what the spec says, what the file's symbols say, else the first."""
+"""The axis of each input that holds the samples: what the spec says, what the file's symbols say, else the first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compiler.warnings import CompileWarning
 BatchAxis = int | Literal["none"]
 """The batch axis as a spec gives it; none: the input is the same for every sample."""
 Axes = Mapping[str, int | None]
-"""By input; None: the same for every sample."""
+"""The axis of the samples by input; None: the same for every sample."""
 _WORD = "batch"
 
 

@@ -58,7 +58,7 @@ def bind_inputs(
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """How many there are, and along which axis of an input."""
+    """The number of samples, and the axis of an input along which they lie."""
 
     batch: int
     axis: int | None

@@ -1,4 +1,4 @@
-"""Which norms and dropouts of a file stay in evaluation mode, whatever the spec says.
+"""The norms and dropouts of a file that stay in evaluation mode, whatever the spec says.
 
 A file tells by each node's `training_mode` (a BatchNormalization's attribute, a Dropout's third input), a module that
 `fine_tune` exports by a mark of its nodes. Where nothing in the file trains, it tells nothing: the spec decides.
@@ -27,7 +27,7 @@ def in_evaluation(source: SourceModel) -> frozenset[str]:
 
 
 def uses_batch_statistics(node: SourceNode) -> bool:
-    """True for a BatchNormalization in training mode, also where it was folded into a layer."""
+    """Whether a node is a BatchNormalization in training mode, also where it was folded into a layer."""
     if node.torch_op.startswith(_BATCH_STATISTICS):
         return node.op_type == "BatchNormalization" or node.op_type in _CONTRACTIONS
     if node.op_type != "BatchNormalization":

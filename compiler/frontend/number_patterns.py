@@ -39,7 +39,7 @@ def _first(array: Array) -> Array:
 
 
 def _spread(array: Array) -> Array:
-    """From everywhere: the first row of a table of words is often zero."""
+    """Returns elements from everywhere in an array: the first row of a table of words is often zero."""
     return array.reshape(-1)[:: max(1, array.size // FIRST)]
 
 
@@ -108,7 +108,7 @@ def are_places(array: Array) -> bool:
 
 
 def _goes_on(row: Array) -> bool:
-    """True if one step makes up most of those between neighbours."""
+    """Whether one step makes up most of those between neighbours."""
     _, counts = np.unique(np.diff(row), return_counts=True)
     return bool(counts.max() >= MOST_STEPS * (len(row) - 1))
 
@@ -126,7 +126,9 @@ def hides(array: Array) -> bool:
 
 
 def is_repeated_filter(array: Array) -> bool:
-    """The same filter [C, 1, ...] for every channel, of more than one number, such as a blur."""
+    """Returns whether an array is the same filter [C, 1, ...] for every channel, of more than one number, such as a
+    blur.
+    """
     is_depthwise = array.ndim > 2 and array.shape[1] == 1 and len(array) >= LEAST_WAVES
     return is_depthwise and bool((array == array[:1]).all()) and len(np.unique(array[0])) > 1
 

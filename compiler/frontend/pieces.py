@@ -15,7 +15,7 @@ from compiler.values import Value
 
 
 def repeated(call: Call, value: Value, times: Sequence[tuple[int, int]]) -> Value:
-    """Each element along some axes (axis, times) that often in a row: [a, b] seen as [a, 1, b, 1], broadcast.
+    """Repeats each element along some axes (axis, times) that often in a row: [a, b] seen as [a, 1, b, 1], broadcast.
 
     As many axes at once as the limit on ranks allows.
     """
@@ -46,7 +46,7 @@ def checked_index(call: Call, position: int, extent: int) -> Operand:
 
 
 def from_left(call: Call, op: str) -> Value:
-    """All operands, put together by an operator of two from the first on."""
+    """Combines all operands by an operator of two, from the first on."""
     for index in range(len(call.operands)):
         call.require_dtype(index, NUMERIC)
     result = call.value(0)

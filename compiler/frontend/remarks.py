@@ -21,7 +21,7 @@ _CONTRACTIONS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 def remark(scope: Scope, source: SourceModel) -> None:
-    """Warn of all that the import left out, assumed, or could not do as asked."""
+    """Warns of all that the import left out, assumed, or could not do as its user wants."""
     if scope.batch_norm != "fold":
         _folded_norms(scope, source)
     if scope.batch_norm == "train":
@@ -69,7 +69,7 @@ def _training_norms(scope: Scope, source: SourceModel) -> None:
 
 
 def _standing_norms(scope: Scope, source: SourceModel) -> None:
-    """Those whose momentum keeps all of the old statistics: legal, and what the author may not have meant."""
+    """Warns of norms whose momentum keeps all of the old statistics: legal, and what the author may not have meant."""
     every = (node for node in source.nodes if node.op_type == "BatchNormalization")
     norms = [node for node in every if node.outputs[0] not in scope.evaluated]
     standing = [_layer(node) for node in norms if node.attributes.get("momentum") == 1.0]

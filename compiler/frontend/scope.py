@@ -46,7 +46,7 @@ class KnownOperand:
 
     @property
     def trainable(self) -> bool:
-        """True if a parameter stands behind it."""
+        """Whether a parameter stands behind it."""
         return bool(self.source) or self.recipe is not None
 
 
@@ -125,7 +125,7 @@ class Scope:
         self.folded_bytes = 0
         self._imported = 0
         self.warnings: dict[CompileWarning, None] = {}
-        """In order and without duplicates."""
+        """The warnings in order and without duplicates."""
         self.baked: dict[str, str] = {}
         """Parameters whose elements were used while importing -> the node that needs them fixed."""
         self.own_names: dict[tuple[str, int], str] = {}
@@ -138,13 +138,13 @@ class Scope:
         self._bias_suffix = bias_suffix
 
     def warn(self, code: str, message: str, *, where: str = "", hint: str = "") -> None:
-        """Say something beside the result, once; what concerns many nodes is said in one warning that names a few."""
+        """Adds a warning beside the result, once; what concerns many nodes goes into one warning that names a few."""
         self.warnings[CompileWarning(code, where, message, hint)] = None
 
     # ------------------------------------------------------------------------------------------------------- values
 
     def emit(self, op: str, *inputs: Value, **attrs: AttrValue) -> Value:
-        """Append a node and return its output. Raises: LimitExceeded or ModelShapeError for an absurd output."""
+        """Appends a node and returns its output. Raises: LimitExceeded or ModelShapeError for an absurd output."""
         output = self.builder.emit(op, *inputs, output=self.builder.fresh(), **attrs)
         self._check(self.builder.types[output])
         return output
@@ -190,7 +190,7 @@ class Scope:
         return self.random_inputs[kind]
 
     def bake(self, operand: KnownOperand, where: str) -> None:
-        """Note that the import reads an operand's elements: the parameters behind it cannot learn through there."""
+        """Records that the import reads an operand's elements: the parameters behind it cannot learn through there."""
         for name in (operand.source, *sorted(operand.behind)):
             if name:
                 self.baked.setdefault(name, where)
@@ -324,7 +324,7 @@ class Scope:
         return self._reordered(whole, existing.file_shape, file_order)
 
     def _reordered(self, value: Value, shape: tuple[int, ...], order: Sequence[int]) -> Value:
-        """Transpose to `order`, dropping the unit axes that `order` leaves out."""
+        """Transposes to `order`, dropping the unit axes that `order` leaves out."""
         remaining = sorted(order)
         if len(remaining) < len(shape):
             value = self.emit("reshape", value, shape=tuple(shape[axis] for axis in remaining))
@@ -332,14 +332,14 @@ class Scope:
         return value if perm == tuple(range(len(perm))) else self.emit("transpose", value, perm=perm)
 
     def count_nodes(self, nodes: Sequence[SourceNode], where: str) -> None:
-        """Charge nodes that stand in for others, and note who reads what. Raises: LimitExceeded."""
+        """Charges nodes that stand in for others, and notes who reads what. Raises: LimitExceeded."""
         self.charge(max(len(nodes), 1), where)
         for node in nodes:
             for name in dict.fromkeys(node.inputs):
                 self.readers.setdefault(name, []).append(node)
 
     def charge(self, nodes: int, where: str) -> None:
-        """Charge so many nodes that stand in for others. Raises: LimitExceeded."""
+        """Charges so many nodes that stand in for others. Raises: LimitExceeded."""
         self._imported += nodes
         if self._imported > self.limits.nodes:
             raise LimitExceeded(
@@ -349,7 +349,7 @@ class Scope:
             )
 
     def same(self, name: str, other: str) -> None:
-        """From now on `name` is what `other` is."""
+        """Makes `name` mean what `other` means, from now on."""
         if other in self.sequences:
             self.sequences[name] = self.sequences[other]
         else:
@@ -364,7 +364,7 @@ class Scope:
             )
 
     def count_folded(self, arrays: Sequence[Array], where: str) -> None:
-        """Charge arrays that folding made against the limit."""
+        """Charges arrays that folding made against the limit."""
         self.folded_bytes += sum(array.nbytes for array in arrays)
         if self.folded_bytes > self.limits.folded_bytes:
             raise LimitExceeded(
@@ -379,6 +379,6 @@ def _unpermuted(shape: tuple[int, ...], perm: tuple[int, ...]) -> tuple[int, ...
 
 
 def _is_finite(array: Array) -> bool:
-    """True without NaN and infinity; asks without an array of answers, which a large tensor has no room for."""
+    """Whether an array is without NaN and infinity; makes no array of answers, which a large tensor has no room for."""
     with np.errstate(invalid="ignore"):
         return bool(np.isfinite(array.min(initial=0)) and np.isfinite(array.max(initial=0)))

@@ -64,7 +64,7 @@ class Source:
 
 
 def prepared(parsed: SourceModel, wishes: Wishes, limits: ModelLimits, trace: Trace | None = None) -> Source:
-    """Run all passes over a parsed model. Raises: ModelError and its kinds, LimitExceeded, SpecError, PlanError."""
+    """Runs all passes over a parsed model. Raises: ModelError and its kinds, LimitExceeded, SpecError, PlanError."""
     steps = Trace()
     stored = check_form(run(check_form(parsed), file_passes(limits, wishes.quantized), form_problem, steps, "file"))
     try:

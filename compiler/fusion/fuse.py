@@ -55,7 +55,7 @@ class CallGraph:
 
     @classmethod
     def of(cls, program: Program) -> CallGraph:
-        """Index the calls."""
+        """Indexes the calls."""
         graph = cls(program, program.retained, list(program.calls))
         for position, call in enumerate(program.calls):
             for name in call.outputs:
@@ -87,7 +87,7 @@ class CallGraph:
         return cached[1]
 
     def is_private(self, root: Value) -> bool:
-        """True if nothing outside the calls needs the value."""
+        """Whether nothing outside the calls needs the value."""
         return root not in self.retained
 
     def result(self) -> PassResult[Program]:
@@ -242,7 +242,7 @@ def fuse_epilogues(program: Program, *, can_hold: CanHold) -> PassResult[Program
 
 
 def _feeds_only(graph: CallGraph, root: Value, position: int, producer: KernelCall) -> bool:
-    """True if the call at `position` alone reads `root`, and the producer (with all it makes) may move there."""
+    """Whether the call at `position` alone reads `root`, and the producer (with all it makes) may move there."""
     if graph.readers.get(root, []) != [position] or not graph.is_private(root) or producer.outputs[0] != root:
         return False
     others = (graph.program.root(name) for name in producer.outputs[1:])

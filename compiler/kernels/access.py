@@ -1,4 +1,4 @@
-"""How kernels read and write tensors: one affine index per dimension; and the common ones."""
+"""The way kernels read and write tensors: one affine index per dimension; and the common accesses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How an operand is read (or written) at an iteration point: one `Affine` per dimension of `type.shape`.
+    """The access to an operand at an iteration point, for reading or writing: one `Affine` per dimension of
+    `type.shape`.
 
     `fill`: None means every index is in bounds by construction; a number means that a point outside the tensor reads
     that number (padding, concatenation). Writes are never filled.

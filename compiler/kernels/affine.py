@@ -42,7 +42,7 @@ def linear_form(access: Access, rank: int) -> Linear | None:
 
 
 def is_identity(access: Access, extents: tuple[int, ...]) -> bool:
-    """True if the access walks the whole tensor in order as the axes walk `extents`."""
+    """Whether the access walks the whole tensor in order as the axes walk `extents`."""
     form = linear_form(access, len(extents))
     if form is None or form.offset:
         return False
@@ -54,7 +54,7 @@ def is_identity(access: Access, extents: tuple[int, ...]) -> bool:
 
 
 def is_streaming(access: Access, extents: tuple[int, ...]) -> bool:
-    """True if neighbours along the innermost moving axis are neighbours in memory, or the same element."""
+    """Whether neighbours along the innermost moving axis are neighbours in memory, or the same element."""
     moving = [axis for axis, extent in enumerate(extents) if extent > 1]
     if not moving:
         return True
@@ -92,7 +92,7 @@ def unflatten(form: Linear, extents: tuple[int, ...], shape: tuple[int, ...]) ->
 
 
 def collapse(form: Linear, extents: tuple[int, ...], groups: tuple[int, ...]) -> Linear | None:
-    """The same walk over fewer (or regrouped) axes of extents `groups`; None if a group is not evenly strided.
+    """Returns the same walk over fewer (or regrouped) axes of extents `groups`; None if a group is not evenly strided.
 
     Both iteration spaces enumerate the same points in row-major order.
     """

@@ -123,7 +123,7 @@ class Select:
 Expr = Const | Ref | Stat | Index | Unary | Binary | Select
 
 ACCUMULATED: Expr = Ref(0)
-"""In an epilogue: the value that the contraction has summed up, as it is."""
+"""The value that a contraction has summed up, as it is, in the contraction's epilogue."""
 
 
 def add(x: Expr, y: Expr) -> Expr:
@@ -216,7 +216,7 @@ def substitute_refs(expr: Expr, table: Callable[[int], Expr]) -> Expr:
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """Every node of the expression."""
+    """Yields every node of the expression."""
     stack = [expr]
     while stack:
         part = stack.pop()
@@ -235,5 +235,5 @@ def refs(expr: Expr) -> set[int]:
 
 
 def uses_position(expr: Expr) -> bool:
-    """True if the expression depends on more than its operands (an `Index` or a `Stat`)."""
+    """Whether the expression depends on more than its operands (an `Index` or a `Stat`)."""
     return any(isinstance(part, Index | Stat) for part in walk(expr))

@@ -49,7 +49,7 @@ def _halves(number: NDArray[np.int64]) -> tuple[Words, Words]:
 
 
 def bits_of(counter: NDArray[np.int64], key: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Both words as one number of 64 bits, the first one the lower half: the operator `philox`."""
+    """Returns both words as one number of 64 bits, the first one the lower half: the operator `philox`."""
     low, high = drawn(counter, key)
     return np.asarray(low | (high << _HALF)).astype(np.int64)
 

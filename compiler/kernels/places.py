@@ -19,8 +19,9 @@ LATER: Mapping[str, bool] = {"later": True}
 what was compiled or measured before keeps its name."""
 
 Stored = tuple[DType, ...]
-"""In which types a family's own operands lie in memory, inputs before outputs; empty: in those that the family says.
-Where a real is held in half of one, the kernel computes with it widened, and rounds what it writes."""
+"""The types in which a family's own operands lie in memory, inputs before outputs; empty: in those that the family
+says. Where a real is held in half of one, the kernel computes with it widened, and rounds what it writes.
+"""
 
 
 WORD_BYTES = 4

@@ -110,13 +110,13 @@ class Reader:
         return token
 
     def expect(self, token: str) -> None:
-        """Move past a mark or word. Raises: ValueError if there is another."""
+        """Moves past a mark or word. Raises: ValueError if there is another."""
         if self.kind in ("text", "end") or self.token != token:
             raise ValueError(f"{self.token[:_SHOWN]!r} where {token!r} should be")
         self.take()
 
     def took(self, token: str) -> bool:
-        """Move past a mark or word if it is next."""
+        """Moves past a mark or word if it is next."""
         matched = self.kind in ("mark", "word") and self.token == token
         if matched:
             self.take()
@@ -128,7 +128,7 @@ class Reader:
             raise ValueError(f"{self.token[:_SHOWN]!r} after the end")
 
     def items(self, end: str, item: Callable[[], object]) -> Iterator[object]:
-        """Whatever `item` reads, between commas and up to the mark `end`."""
+        """Yields whatever `item` reads, between commas and up to the mark `end`."""
         first = True
         while not self.took(end):
             if not first:

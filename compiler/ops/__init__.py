@@ -1,4 +1,4 @@
-"""Every operator of the intermediate representation, by family. Adding one: a record in its family's file."""
+"""The operators of the intermediate representation, by family. Adding one: a record in its family's file."""
 
 from __future__ import annotations
 

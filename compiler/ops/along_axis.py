@@ -238,7 +238,7 @@ def _linear_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]
 
 
 def _shifted(b: Emitter, value: Value, axis: int, towards_end: bool) -> Value:
-    """Every element moved on by one along the axis; a zero comes in."""
+    """Moves every element on by one along the axis; a zero comes in."""
     shape = b.shape(value)
     start, stop = (0, shape[axis] - 1) if towards_end else (1, shape[axis])
     if stop == start:

@@ -232,14 +232,14 @@ class _Writer:
         self.types = types
 
     def split(self, name: str) -> str:
-        """As `_split`."""
+        """Adds the nodes of `_split` and returns their result."""
         batch, positions, heads, width = self.types[name].shape
         groups = self.sizes.groups
         shape = self.out.ints(batch, positions, groups, heads // groups, width)
         return self.out.add("Transpose", self.out.add("Reshape", name, shape), perm=(0, 2, 3, 1, 4))
 
     def joined(self, name: str, like: str, output: str) -> None:
-        """As `_joined`."""
+        """Adds the nodes of `_joined`."""
         moved = self.out.add("Transpose", name, perm=(0, 3, 1, 2, 4))
         self.out.add("Reshape", moved, self.out.ints(*self.types[like].shape), output=output)
 
@@ -254,7 +254,7 @@ class _Writer:
         return self.out.add("Reshape", self.out.add("Gather", stats, self.out.ints(row), axis=2), shape)
 
     def scores(self, q: str, k: str, mask: Sequence[str]) -> str:
-        """As `_scores`."""
+        """Adds the nodes of `_scores` and returns their result."""
         out, sizes = self.out, self.sizes
         scores = out.add("MatMul", self.split(q), self.swapped(self.split(k)))
         scores = out.add("Mul", scores, out.scalar(number(self.attrs, "scale")))

@@ -116,7 +116,9 @@ def _plain_onnx(op_type: str) -> ToOnnx:
 
 
 def _mod_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
-    """With the sign of the divisor, which older runtimes give for integers only: fmod(fmod(x, y) + y, y)."""
+    """Returns nodes of a remainder with the sign of the divisor, which older runtimes give for integers only:
+    fmod(fmod(x, y) + y, y).
+    """
     if not types[node.output].element.is_real:
         return [OnnxNode("Mod", node.inputs, node.outputs)]
     out, y = OnnxWriter(node.output), node.inputs[1]
@@ -132,7 +134,9 @@ def _where_less(b: Emitter, low: Value, high: Value, d: Value) -> Value:
 
 
 def _bound_grads(*, low: bool) -> tuple[BinaryOneSided, BinaryOneSided]:
-    """Those of x and of a bound y: `d` is the bound's where x is beyond it, and x's elsewhere, on the bound too."""
+    """Returns the gradients of x and of a bound y: `d` is the bound's where x is beyond it, and x's elsewhere, on the
+    bound too.
+    """
 
     def beyond(b: Emitter, x: Value, y: Value) -> Value:
         return b.emit("less", x, y) if low else b.emit("less", y, x)

@@ -12,7 +12,7 @@ from compiler.values import Value
 
 
 def sum_to(b: Emitter, value: Value, shape: tuple[int, ...]) -> Value:
-    """Sum a gradient over the axes along which its operand was broadcast."""
+    """Sums a gradient over the axes along which its operand was broadcast."""
     have = b.shape(value)
     if have == shape:
         return value

@@ -164,7 +164,9 @@ def _onnx_one_hot(out: OnnxWriter, labels: str, width: int) -> str:
 
 
 def _onnx_targets(out: OnnxWriter, node: NamedNode, weights: Sequence[str], width: int) -> str:
-    """As `_targets`, but anything where the label is ignored, unless it is negative in a plain loss: 0 then."""
+    """Adds the nodes of `_targets`, which may give anything where the label is ignored, unless it is negative in a
+    plain loss: 0 then.
+    """
     smoothing = number(node.attrs, "smoothing")
     targets = _onnx_one_hot(out, node.inputs[1], width)
     if smoothing:

@@ -25,12 +25,12 @@ class Emitter(Protocol):
         """A value that nothing makes yet, to be an output of `emit_many`."""
 
     def emit(self, op: str, *inputs: Value, output: Value | None = None, **attrs: AttrValue) -> Value:
-        """Append a single-output node and return its output, which is `output` or a fresh value."""
+        """Appends a single-output node and returns its output, which is `output` or a fresh value."""
 
     def emit_many(
         self, op: str, inputs: Iterable[Value], *, outputs: tuple[Value, ...], **attrs: AttrValue
     ) -> tuple[Value, ...]:
-        """Append a node with the given outputs."""
+        """Appends a node with the given outputs."""
 
     def constant(self, value: Array | float) -> Value:
         """A constant; a plain number becomes an f32 scalar."""

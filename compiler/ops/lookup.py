@@ -89,7 +89,7 @@ GATHER = Operator(
 
 
 def _embedding_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
-    """As `gather`, with nothing for the row that stands for padding."""
+    """Returns gradients as `gather` does, with nothing for the row that stands for padding."""
     table, index = node.inputs
     kind = b.types[index].element.numpy
     padding = b.constant(np.asarray(integer(node.attrs, "padding"), kind))

@@ -35,7 +35,7 @@ from compiler.ops.record import (
 LEVELS = 7
 """The largest number of four bits: the smallest is its opposite, so that nothing is shifted."""
 _BASE = 16.0
-"""How many times a high number is counted."""
+"""The number of times that a high number is counted."""
 _VALUES = ("whole:119", "positive")
 
 

@@ -68,7 +68,7 @@ class Philox:
     out: OnnxWriter
 
     def bits(self, counter: str, key: str, output: str) -> None:
-        """Both words of a counter as one number of 64 bits."""
+        """Adds nodes that make both words of a counter one number of 64 bits."""
         low, high = self._words(counter, key)
         shifted = self.out.add("Mul", high, self._number(1 << 32))
         self.out.add("BitwiseOr", shifted, low, output=output)
@@ -115,7 +115,7 @@ class Philox:
 _KEY = TensorType("i64", ())
 _DRAWN = NotDifferentiable("what is drawn does not depend on what is learned")
 _STREAM = 1 << 32
-"""Between the counters of two nodes; a node's go with the steps."""
+"""The distance between the counters of two nodes; a node's go with the steps."""
 _SHARE = 2.0**-philox.BITS
 _FLOPS = 120
 

@@ -55,13 +55,13 @@ class OnnxWriter:
         self.nodes: list[OnnxNode] = []
 
     def add(self, op_type: str, *inputs: str, output: str | None = None, **attributes: OnnxAttribute) -> str:
-        """Append a single-output node and return its output's name."""
+        """Appends a single-output node and returns its output's name."""
         name = output if output is not None else f"{self._prefix}/{len(self.nodes)}"
         self.nodes.append(OnnxNode(op_type, inputs, (name,), attributes))
         return name
 
     def add_pair(self, op_type: str, *inputs: str, **attributes: OnnxAttribute) -> tuple[str, str]:
-        """Append a node with two outputs."""
+        """Appends a node with two outputs."""
         first, second = f"{self._prefix}/{len(self.nodes)}a", f"{self._prefix}/{len(self.nodes)}b"
         self.nodes.append(OnnxNode(op_type, inputs, (first, second), attributes))
         return first, second

@@ -19,7 +19,7 @@ from compiler.kernels.expressions import Binary, Const, Expr, Ref, Select, Unary
 _X = Ref(0)
 _ONE = Const(1.0)
 _LARGE = 1e9
-"""Where the square of a number, or a difference of 1, no longer matters to the logarithm."""
+"""The size from which the square of a number, or a difference of 1, no longer matters to the logarithm."""
 
 
 def _below(x: Expr, y: Expr) -> Expr:

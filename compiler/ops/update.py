@@ -32,7 +32,7 @@ def infer_update(inputs: Types, attrs: Attrs, states: int) -> Types:
 
 
 def window(parameter: Array, gradient: Array, attrs: Attrs) -> tuple[slice, ...]:
-    """Where in the parameter the gradient is."""
+    """Returns where in the parameter the gradient is."""
     index = [slice(None)] * parameter.ndim
     along, start = integer(attrs, "axis"), integer(attrs, "start")
     if along >= 0:

@@ -51,7 +51,7 @@ TRAINING_PASSES: Passes[Graph] = (
 
 
 def run_passes(graph: Graph, passes: Passes[Graph], trace: Trace | None = None, of: str = "graph") -> Graph:
-    """Apply passes in order, with a check that the graph stays valid.
+    """Applies passes in order, with a check that the graph stays valid.
 
     Raises: InternalError naming the pass that broke it and those that ran before.
     """

@@ -43,7 +43,7 @@ def fuse_attention(graph: Graph) -> PassResult[Graph]:
 
 
 def _write(b: GraphBuilder, finder: Finder, match: Match, output: Value) -> None:
-    """Append the attention, its operands' transposes before and the output's after it."""
+    """Appends the attention, its operands' transposes before and the output's after it."""
     q_shape, k_shape, v_shape = (finder.matrices(source) for source in (match.q, match.k, match.v))
     whole = (*q_shape[:-1], k_shape[-2])
     mask, causal = _mask(b, match, whole)

@@ -1,4 +1,4 @@
-"""Which scores of an attention weigh nothing whatever the inputs are, as far as the constants of its masks tell.
+"""The scores of an attention that weigh nothing whatever the inputs are, as far as the constants of its masks tell.
 
 A score weighs nothing if a mask makes it -inf, or if another score of its row stays larger by at least 1e9, so that its
 exponential is zero. A large negative number alone does not do it: where such numbers hide a whole row, softmax spreads

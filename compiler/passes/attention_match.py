@@ -237,7 +237,7 @@ class Finder:
 
 
 def _learning_values(graph: Graph) -> set[Value]:
-    """Every value that depends on a parameter."""
+    """Returns every value that depends on a parameter."""
     dependent = set(graph.parameters)
     for node in graph.nodes:
         if any(name in dependent for name in node.inputs):

@@ -57,7 +57,7 @@ class Sinker(GraphBuilder):
         return self.plain[value]
 
     def defer(self, output: Value, base: Value, perm: tuple[int, ...]) -> None:
-        """Let `output` stand for `transpose(base, perm)`."""
+        """Makes `output` stand for `transpose(base, perm)`."""
         if perm == tuple(range(len(perm))):
             self.plain[output] = base
         else:
@@ -253,7 +253,8 @@ def _reshape(b: Sinker, node: Node) -> bool:
 
 
 def _shuffled(b: Sinker, lazy: Lazy, shape: tuple[int, ...]) -> Lazy | None:
-    """The same value on a base in which the axes that a reshape merges follow each other, None if that takes more.
+    """Returns the same value on a base in which the axes that a reshape merges follow each other, None if that takes
+    more.
 
     It takes one transpose where they lie side by side in another order: a shuffle of channels in groups.
     """
@@ -275,7 +276,8 @@ def _shuffled(b: Sinker, lazy: Lazy, shape: tuple[int, ...]) -> Lazy | None:
 def _regrouped(
     base: tuple[int, ...], perm: tuple[int, ...], shape: tuple[int, ...]
 ) -> list[tuple[int, tuple[int, ...]]] | None:
-    """How a reshape to `shape` groups the axes of transpose(base, perm): (place in the base, new extents) per group.
+    """Returns how a reshape to `shape` groups the axes of transpose(base, perm): (place in the base, new extents) per
+    group.
 
     None where a group's axes do not lie side by side in the base.
     """

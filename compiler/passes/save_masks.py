@@ -53,7 +53,7 @@ class _Comparisons(SavedValues):
         return self.is_only_compared(value, self.late_readers(value))
 
     def comparisons(self, packed: set[Value]) -> Mapping[Value, Compared]:
-        """All comparisons of those values after the forward pass, by what they make."""
+        """Returns all comparisons of those values after the forward pass, by what they make."""
         late = (node for value in packed for node in self.readers[value] if node.phase != "forward")
         return {node.output: compared for node in late if (compared := self.comparison(node)) is not None}
 

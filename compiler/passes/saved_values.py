@@ -28,7 +28,7 @@ class Compared:
 
 
 class SavedValues:
-    """Who makes and who reads each value."""
+    """The maker and the readers of each value."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

@@ -46,7 +46,9 @@ class Rewriter(GraphBuilder):
         return self.graph_of(self.graph)
 
     def replay(self, node: Node, rule: Rule | None) -> bool:
-        """Append the node, or what its rule puts in its place; whether there is anything else in its place."""
+        """Appends the node, or what its rule puts in its place, and returns whether there is anything else in its
+        place.
+        """
         node = replace(node, inputs=tuple(self.renamed.get(name, name) for name in node.inputs))
         self.stand_for(node)
         before = len(self.nodes)
@@ -150,7 +152,7 @@ def _clip(b: Rewriter, node: Node) -> Value | None:
 
 
 def _matmul(b: Rewriter, node: Node) -> Value | None:
-    """Take a transpose of an operand's last two axes into the flag."""
+    """Folds a transpose of an operand's last two axes into the flag."""
     operands, flags = list(node.inputs), [flag(node.attrs, "transpose_a"), flag(node.attrs, "transpose_b")]
     changed = False
     for side, name in enumerate(node.inputs):

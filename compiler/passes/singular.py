@@ -30,7 +30,7 @@ from compiler.values import Value
 _SHAPES = ("broadcast_to", "reshape", "slice", "transpose")
 _SUMS = ("reduce_mean", "reduce_sum")
 _POWERS = {"reciprocal": -1.0, "rsqrt": -0.5, "sqrt": 0.5}
-"""Those that have operators of their own."""
+"""The powers that have operators of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class _Rewriter:
         self._put_off: dict[Value, Node] = {}
 
     def write(self, node: Node) -> bool:
-        """Append what has become of a node; False if it stays."""
+        """Appends what has become of a node; False if it stays."""
         if node.output in self._norms:
             exponent = exponent_of(self._graph, node)
             assert exponent is not None
@@ -198,7 +198,7 @@ class _Rewriter:
         return False
 
     def _clipped_logarithm(self, node: Node) -> bool:
-        """The same where the bound is an attribute."""
+        """Rewrites a bounded logarithm in the same way where the bound is an attribute."""
         b, log = self.b, self._maker(node.inputs[0], "log")
         low, high = (number(node.attrs, "low"), number(node.attrs, "high")) if node.op == "clip" else (0.0, np.inf)
         if log is None or not np.isfinite(low) or not self._is_private(node.inputs[0]):
@@ -227,7 +227,7 @@ class _Rewriter:
         return True
 
     def _choice(self, node: Node) -> bool:
-        """Where it takes the other branch, 1 stands for the operand of what was put off."""
+        """Completes what was put off before a choice: where that takes the other branch, 1 stands for the operand."""
         condition, *branches = node.inputs
         for branch in branches:
             pole = self._put_off.pop(branch, None)
@@ -249,7 +249,7 @@ class _Rewriter:
         return len(self._readers.get(value, ())) == 1 and value not in self._graph.outputs
 
     def _fits(self, condition: Value, operand: Value) -> bool:
-        """True if choosing by the condition repeats no element of the operand."""
+        """Whether choosing by the condition repeats no element of the operand."""
         shape = self.b.shape(operand)
         try:
             return broadcast_shape(self.b.shape(condition), shape) == shape

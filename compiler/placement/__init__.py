@@ -1,1 +1,1 @@
-"""Which equivalent program is taken, and where its values live."""
+"""The choice of the equivalent program that is taken, and of the places where its values live."""

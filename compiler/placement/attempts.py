@@ -26,11 +26,11 @@ from compiler.targets import Target
 Positions = Mapping[ProgramName, tuple[int, ...]]
 Groups = Mapping[ProgramName, tuple[Group, ...]]
 FINER = (1, 4, 16)
-"""How much smaller than it is the cache is taken to be: the smaller, the more calls run in more parts."""
+"""Divisors of the cache's size for the attempts: the smaller the cache seems, the more calls run in more parts."""
 NARROWEST = (4, 2)
 """Channels of the narrowest strips: the narrowest vectors, then less, which is slow."""
 SHARES = (0.25, 0.5, 0.75, 1.0)
-"""How much of the memory that repeats can save but that costs time is saved, one attempt after the other."""
+"""The shares of the memory that repeats can save, at a cost in time, that are tried one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def attempts(programs: Sequence[Program], batch: int, target: Target, threads: i
 
 
 def _split(programs: Sequence[Program], way: Attempt, least: Workspace) -> Iterator[Attempt]:
-    """The same way with as few bytes alive as splits and frugal kernels reach; none if that is no fewer."""
+    """Yields the same way with as few bytes alive as splits and frugal kernels reach; none if that is no fewer."""
     run = [run_call_passes(program, way.passes, at_end=False) for program in programs]
     reached: int | None = None
     for channels in NARROWEST:

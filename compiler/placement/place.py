@@ -57,7 +57,7 @@ MAX_RANK = 8
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How a product reads a weight: the weight's axes are (k, n), or (n, k) if `transposed`."""
+    """The order in which a product reads a weight: the weight's axes are (k, n), or (n, k) if `transposed`."""
 
     weight: Value
     transposed: bool
@@ -69,12 +69,12 @@ Stored = Mapping[Order, StateTensor]
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Which weights are stored packed, decided for all programs of a binary at once."""
+    """The weights that are stored packed, decided for all programs of a binary at once."""
 
     frozen: Mapping[Value, StateTensor]
     stored: Stored
     state: tuple[StateTensor, ...]
-    """All state, with packed weights beside or in place of the others."""
+    """The whole state, with packed weights beside or in place of the others."""
 
 
 def plan_packing(
@@ -118,7 +118,7 @@ def _never_changes(tensor: StateTensor) -> bool:
 
 
 def _order(program: Program, call: KernelCall, frozen: Mapping[Value, StateTensor]) -> Order | None:
-    """How a call reads a frozen weight as its B; None if it does not, or not the whole weight."""
+    """Returns how a call reads a frozen weight as its B; None if it does not, or not the whole weight."""
     spec = call.spec
     if not isinstance(spec, MatmulSpec) or spec.b_panel or (spec.b_batched and spec.batch > 1):
         return None
@@ -205,7 +205,7 @@ def _read_plainly(
 
 
 _NAMED = 3
-"""So many of the values that are held at the peak are named, the largest first."""
+"""The number of values held at the peak that are named, the largest first."""
 
 
 def fits(plan: MemoryPlan, settings: BuildSettings) -> bool:
@@ -307,9 +307,9 @@ class Placed:
     memory: MemoryPlan
     measured: Mapping[str, Choice]
     frugal: Mapping[str, Choice] = field(default_factory=dict)
-    """Those that are not scheduled by default as they were measured, and to take less scratch."""
+    """The schedules that are neither the default nor the measured ones, and are there to take less scratch."""
     ways: Callable[[], tuple[Way, ...]] = tuple
-    """All that were tried, the last of them this one; then, planned when somebody asks, the less hungry ones."""
+    """The ways that were tried, the last of them this one; then, planned only on demand, the less hungry ones."""
 
     @property
     def choices(self) -> Mapping[str, Choice]:
@@ -327,7 +327,7 @@ class _Kernels:
 
     @classmethod
     def of(cls, target: Target, threads: int) -> _Kernels:
-        """Each is asked once."""
+        """Returns kernels' figures for a target, each computed once."""
         return cls(
             cache(lambda spec, choice: workspace_bytes(spec, target, threads, choice)),
             cache(partial(stored_panel_width, target=target, threads=threads)),

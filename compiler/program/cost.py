@@ -33,7 +33,7 @@ class Machine:
         return cls(int(target.costs.cache_share * target.cache_bytes), target.costs)
 
     def with_cache_over(self, divisor: int) -> Machine:
-        """The same with a cache that many times smaller."""
+        """Returns the same machine with a cache that many times smaller."""
         return replace(self, cache_bytes=self.cache_bytes // divisor)
 
 
@@ -57,7 +57,7 @@ class CostedCall:
 
     @property
     def operand_bytes(self) -> int:
-        """All operands together."""
+        """Returns the bytes of all operands together."""
         return sum(operand.size_bytes for operand in (*self.inputs, *self.outputs))
 
 
@@ -129,7 +129,7 @@ class Cache:
             self._leave(cached, cached.size_bytes)
 
     def _hold(self, root: Value, value: _Held, size_bytes: int) -> int:
-        """Put a value last, which is so big now; bytes that are written of what leaves for it."""
+        """Puts a value last, with its new size, and returns how many bytes are written of what leaves for it."""
         self.used_bytes += size_bytes - value.size_bytes
         value.size_bytes = size_bytes
         self.cached_values[root] = value

@@ -1,4 +1,4 @@
-"""Which operands of a kernel may lie in memory as sixteen-bit reals, and the kernel that takes them so.
+"""The operands of a kernel that may lie in memory as sixteen-bit reals, and the kernel that takes them so.
 
 A kernel computes in f32 all the same. What stays f32 is what is added up in memory, what is summed over many elements,
 and statistics of rows; whether a *value* is held in half is decided over all its kernels (`compiler.placement.halves`).
@@ -29,11 +29,11 @@ from compiler.kernels.spec import (
 from compiler.program.operands import OperandTypes, operand_types
 
 Held = tuple[DType | None, ...]
-"""For each operand (inputs, then outputs) the type in which it lies, None: as it does."""
+"""The type in which each operand lies (inputs, then outputs); None: its own."""
 
 
 def may_be_half(spec: KernelSpec) -> tuple[bool, ...]:
-    """For each operand, inputs before outputs, whether it may be held in half."""
+    """Returns for each operand, inputs before outputs, whether it may be held in half."""
     types = operand_types(spec)
     count = len(types.outputs)
     inputs, outputs = [True] * len(types.inputs), [True] * count

@@ -68,7 +68,7 @@ class _Work:
     stays: set[Value]
 
     def run(self) -> None:
-        """Each value that is made here, in order, over the first operand that it may take."""
+        """Puts each value that is made here, in order, over the first operand that it may take."""
         uses: dict[Value, list[_Use]] = {}
         makers: dict[Value, list[int]] = {}
         for position, call in enumerate(self.program.calls):

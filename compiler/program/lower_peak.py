@@ -57,11 +57,11 @@ class _Lives:
     reads: list[tuple[Value, ...]]
     """Root values that are no state, each once."""
     touches: list[tuple[Value, ...]]
-    """Those, and the ones that it makes."""
+    """The root values that each call reads or makes."""
     over: list[tuple[Value, ...]]
     """Operands that a map may write over if they die in it."""
     uses: dict[Value, int] = field(default_factory=dict)
-    """How many calls touch a value; one more if it is needed at the end."""
+    """The number of calls that touch a value; one more if it is needed at the end."""
     start: int = 0
     """Bytes of the program's inputs."""
 
@@ -108,7 +108,9 @@ class _Lives:
 def _may_write_over(
     program: Program, call: KernelCall, retained: frozenset[Value], sizes: dict[Value, int]
 ) -> Iterator[Value]:
-    """As the memory plan decides it, apart from the order, of results that are made as a whole."""
+    """Yields operands that may be written over as the memory plan decides it, apart from the order, of results that are
+    made as a whole.
+    """
     if len(call.outputs) != 1 or call.outputs[0] in program.aliases or call.outputs[0] in retained:
         return
     for operand in map(program.root, overwritable(program, call)):
@@ -118,7 +120,7 @@ def _may_write_over(
 
 @dataclass(slots=True)
 class _Window:
-    """Some calls in a row; sets of them are bits of a number."""
+    """A window of some calls in a row; sets of them are bits of a number."""
 
     calls: Sequence[int]
     before: list[int]
@@ -177,7 +179,7 @@ class _Window:
         return None
 
     def _at_once(self, peak: int, done: int, live: int, path: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
-        """After all calls that free as much as they take, and do not raise the peak."""
+        """Returns the state after all calls that free as much as they take, and do not raise the peak."""
         ran = True
         while ran:
             ran = False

@@ -81,7 +81,7 @@ Inlinable = MapSpec | ReduceSpec | RowSpec
 def inline_scalars(
     spec: Inlinable, names: tuple[Value, ...], scalars: Mapping[Value, Array]
 ) -> tuple[Inlinable, tuple[Value, ...]]:
-    """Turn operands that are one-element constants into literals."""
+    """Turns operands that are one-element constants into literals."""
     remaining = [position for position, name in enumerate(names) if name not in scalars]
     if len(remaining) == len(names):
         return spec, names

@@ -80,7 +80,7 @@ def peak_bytes(blocks: Sequence[Block]) -> int:
 
 
 def _from_zero(blocks: Sequence[Block]) -> list[Block]:
-    """With lives counted from the first call of all."""
+    """Returns the blocks with lives counted from the first call of all."""
     start = min((block.first for block in blocks), default=0)
     return [replace(block, first=block.first - start, last=block.last - start) for block in blocks]
 
@@ -134,7 +134,9 @@ def _filled(blocks: Sequence[Block], weights: Sequence[float]) -> tuple[list[int
 
 
 def _first_fit(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int], int]:
-    """Each block in turn at the lowest offset that is free while it lives; a few operations on vectors for each."""
+    """Places each block in turn at the lowest offset that is free while it lives; a few operations on vectors for
+    each.
+    """
     offsets = [0] * len(blocks)
     placed = np.zeros((4, len(blocks)), np.int64)  # offset, end, first and last call; by offset
     used = 0

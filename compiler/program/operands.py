@@ -51,7 +51,7 @@ def operand_types(spec: KernelSpec) -> OperandTypes:
 
 
 def _computed_types(spec: KernelSpec) -> OperandTypes:
-    """The same with the family's own operands in the types that it computes in."""
+    """Returns the operands' types with the family's own operands in the types that it computes in."""
     match spec:
         case MapSpec() | RowSpec():
             return OperandTypes(_types(spec.inputs), _types(spec.outputs))
@@ -79,7 +79,9 @@ def _computed_types(spec: KernelSpec) -> OperandTypes:
 
 
 def find_mismatch(program: Program) -> str:
-    """Where a kernel takes another number of operands, or one of another size or type than its value; else empty."""
+    """Returns where a kernel takes another number of operands, or one of another size or type than its value; else
+    empty.
+    """
     for call in program.calls:
         types = operand_types(call.spec)
         if (len(call.inputs), len(call.outputs)) != (len(types.inputs), len(types.outputs)):

@@ -1,4 +1,6 @@
-"""From kernels to bytes: the typed values that scheduling, memory planning, code generation and linking hand on."""
+"""The way from kernels to bytes: the typed values that scheduling, memory planning, code generation and linking hand
+on.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ from compiler.values import Names, Value, name_of
 
 Region = Literal["weights", "optimizer", "arena"]
 Space = Literal["host", "device", "unified"]
-"""Which memory: a CPU's own; an accelerator's own, which the host reaches by copies; or one that both reach. A binary's
-kernels run in one of them."""
+"""The kind of memory: a CPU's own; an accelerator's own, which the host reaches by copies; or one that both reach. A
+binary's kernels run in one of them.
+"""
 ProgramName = Literal["train", "forward", "accumulate"]
 """accumulate: a micro-batch of a step before its last one, whose gradients are kept for that one."""
 
@@ -40,14 +43,18 @@ class KernelCall:
     updates: bool = False
     """Whether it updates the parameter with the gradient as it makes it."""
     parts: int = 1
-    """Into how many parts of the batch the call is cut; this one runs number `part` of them, counted from 0."""
+    """The number of parts of the batch that the call is cut into; this one runs number `part` of them, counted from
+    0.
+    """
     part: int = 0
     sum_of: int = 0
     """The number of parts whose sums over the batch it adds; 0: it is no such sum."""
     again: bool = False
     """Whether it makes anew in the backward pass what the forward pass has made: arithmetic that saves memory."""
     strips: int = 1
-    """Into how many strips of hidden channels the call is cut; this one is number `strip` of them, counted from 0."""
+    """The number of strips of hidden channels that the call is cut into; this one is number `strip` of them, counted
+    from 0.
+    """
     strip: int = 0
 
 
@@ -75,7 +82,9 @@ class StateTensor:
 
     value: Value
     name: str
-    """In checkpoints, where no two tensors have the same (see `compiler.program.state`); a copy's is its original's."""
+    """The name in checkpoints, where no two tensors have the same (see `compiler.program.state`); a copy's is its
+    original's.
+    """
     type: TensorType
     role: StateRole
     file_shape: tuple[int, ...]
@@ -87,7 +96,7 @@ class StateTensor:
     """True if the inside layout is the one in which matrix products read panels."""
     orders: tuple[ViewOrder, ...] = ()
     channels: tuple[tuple[int, ...], ...] = ()
-    """For optimizer state, the author's channels that it is of, by axis, where these are not the first."""
+    """The author's channels that optimizer state is of, by axis, where these are not the first."""
     copy_of: Value | None = None
     """The tensor that this one repeats in another layout: loaded from the same tensor of a file, never written."""
 
@@ -103,7 +112,9 @@ class StateTensor:
 
     @property
     def mapped_order(self) -> tuple[bool, str]:
-        """In what order tensors of one element type lie, in file and memory: those that are mapped first, by name."""
+        """Returns the key by which tensors of one element type are ordered, in file and memory: those that are mapped
+        first, by name.
+        """
         return not self.is_mapped, self.name if self.is_mapped else ""
 
 
@@ -146,7 +157,7 @@ class Program:
         return name_of(value, self.names)
 
     def trimmed(self) -> Program:
-        """The same without types, aliases and names of values that nothing touches."""
+        """Returns the same program without types, aliases and names of values that nothing touches."""
         pending = [value for call in self.calls for value in (*call.inputs, *call.outputs)]
         pending += (*self.inputs, *self.outputs, *self.updates, *self.state)
         touched: set[Value] = set()
@@ -166,7 +177,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a value lives: a byte range in one region of a memory space, at an aligned offset."""
+    """The place where a value lives: a byte range in one region of a memory space, at an aligned offset."""
 
     region: Region
     offset_bytes: int
@@ -191,10 +202,10 @@ class MemoryPlan:
     bound_bytes: int
     """The most bytes of the arena alive at one call, in the chosen order of calls: no packing of them is smaller."""
     space: Space = "host"
-    """Where all of it lies."""
+    """The memory where all of it lies."""
 
     def moved(self, space: Space) -> MemoryPlan:
-        """The same plan in another memory."""
+        """Returns the same plan in another memory."""
         if space == self.space:
             return self
         return replace(
@@ -206,12 +217,12 @@ class MemoryPlan:
 
     @property
     def gap(self) -> float:
-        """By how much of the bound the arena is larger than it."""
+        """Returns the arena's excess over the bound, as a share of the bound."""
         return self.arena_bytes / self.bound_bytes - 1 if self.bound_bytes else 0.0
 
     @property
     def needed_bytes(self) -> int:
-        """All memory that a step takes, apart from its code."""
+        """Returns the bytes of all memory that a step takes, apart from its code."""
         return self.arena_bytes + self.weights_bytes + self.optimizer_bytes
 
 
@@ -247,7 +258,7 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class BinaryImage:
-    """Everything that linking needs to make one executable, apart from the compiled kernels."""
+    """A binary's image: what linking needs to make one executable, apart from the compiled kernels."""
 
     programs: Mapping[ProgramName, Program]
     plan: MemoryPlan

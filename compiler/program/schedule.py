@@ -36,7 +36,9 @@ def schedule(program: Program) -> PassResult[Program]:
 
 
 def _order(needs: Edges, live: _Live) -> list[int]:
-    """All calls, or those that no circle keeps from running. What a call adds to memory never grows while it waits."""
+    """Returns an order of all calls, or of those that no circle keeps from running. What a call adds to memory never
+    grows while it waits.
+    """
     order: list[int] = []
     followers, missing = followers_of(needs), [len(before) for before in needs]
     ready = [i for i, count in enumerate(missing) if not count]
@@ -60,7 +62,7 @@ def _order(needs: Edges, live: _Live) -> list[int]:
 
 
 def dependencies(program: Program) -> Edges:
-    """For each call, the calls that must run before it."""
+    """Returns, for each call, the calls that must run before it."""
     makers: dict[Value, int] = {}
     readers: dict[Value, set[int]] = {}
     for position, call in enumerate(program.calls):
@@ -88,7 +90,7 @@ def _maker_name(program: Program, makers: dict[Value, int], name: Value) -> Valu
 
 
 def followers_of(needs: Edges) -> list[list[int]]:
-    """For each call, the calls that must run after it."""
+    """Returns, for each call, the calls that must run after it."""
     followers: list[list[int]] = [[] for _ in needs]
     for position, before in enumerate(needs):
         for i in before:
@@ -97,7 +99,7 @@ def followers_of(needs: Edges) -> list[list[int]]:
 
 
 class _Live:
-    """How much memory running a call would add: what it writes less what nobody reads after it."""
+    """The bytes that running a call would add to memory: what it writes less what nobody reads after it."""
 
     def __init__(self, program: Program) -> None:
         retained, root = program.retained, program.root

@@ -105,7 +105,7 @@ def _prefixes(word: str) -> Iterator[str]:
 
 
 def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Program]) -> tuple[StateTensor, ...]:
-    """Every parameter of the model, optimizer state, and the constants that some call reads."""
+    """Returns every parameter of the model, optimizer state, and the constants that some call reads."""
     windows = _windows(training)
     names = CheckpointNames([parameter.name for parameter in forward.parameters.values()])
     tensors = [
@@ -183,7 +183,7 @@ def _slice_channels(parameter: Parameter, tensor: TensorType, starts: Mapping[in
 
 
 def _orders_of_slice(channel_orders: Sequence[tuple[int, ...]]) -> tuple[ViewOrder, ...]:
-    """Where the channels of a slice stand, if those of the file are counted without the others."""
+    """Returns where the channels of a slice stand, if those of the file are counted without the others."""
     orders: list[ViewOrder] = []
     for axis, channels in enumerate(channel_orders):
         rank = {channel: number for number, channel in enumerate(sorted(channels))}

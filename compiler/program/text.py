@@ -86,7 +86,7 @@ class _ParsedProgram:
     names: dict[Value, str] = field(default_factory=dict)
 
     def line(self, reader: Reader) -> None:
-        """Take in one line."""
+        """Reads one line of the program's text."""
         if reader.kind == "value":
             self.calls.append(self._call(reader))
         elif reader.took("alias"):

@@ -123,7 +123,7 @@ class _Memory:
         self.before = frozenset((*self.program.inputs, *self.program.state))
 
     def run(self, call: KernelCall) -> str:
-        """Read and write a call's operands; what is wrong with that, if anything."""
+        """Reads and writes a call's operands, and returns what is wrong with that, if anything."""
         for value in call.inputs:
             problem = self.read(value)
             if problem:

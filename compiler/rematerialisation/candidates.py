@@ -1,4 +1,4 @@
-"""Which forward calls of a training program can be repeated in the backward pass."""
+"""The forward calls of a training program that can be repeated in the backward pass."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def rank_repeats(program: Program, machine: Machine) -> tuple[Repeat, ...]:
 
 
 def lowering_peak(program: Program, repeats: Iterable[Repeat]) -> tuple[Repeat, ...]:
-    """Those of the repeats that, taken one after the other, lower the peak of live bytes (or their sum).
+    """Returns those of the repeats that, taken one after the other, lower the peak of live bytes (or their sum).
 
     A repeat that starts a chain of others too early keeps more alive in the backward pass than it saved before it.
     """
@@ -73,7 +73,7 @@ class _Ranking:
     best: list[tuple[bool, float, int]] = field(default_factory=list)
     """A heap: candidates with their order when they were last looked at."""
     order: dict[int, tuple[bool, float, int]] = field(default_factory=dict)
-    """That of each candidate as it is now."""
+    """The present order of each candidate."""
 
     @classmethod
     def of(cls, program: Program, machine: Machine) -> _Ranking:
@@ -92,7 +92,7 @@ class _Ranking:
         )
 
     def rank(self) -> None:
-        """Look at every candidate once; from then on only at those that an accepted one changes."""
+        """Ranks every candidate once; from then on only those that an accepted one changes."""
         for position in self.remaining:
             for operand in (*self.calls[position].inputs, *self.calls[position].outputs):
                 self.readers.setdefault(operand.root, []).append(position)

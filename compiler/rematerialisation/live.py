@@ -44,7 +44,7 @@ class _Uses:
     last_kept: int = -1
     """The last that goes on reading what the forward pass made, if the value is made again."""
     redirected: list[int] = field(default_factory=list)
-    """Those that would not."""
+    """The calls that would read the value made again instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class LiveBytes:
     at: NDArray[np.int64]
     """Bytes alive at each call of the program."""
     above: NDArray[np.int64]
-    """How many more are alive at another call of its group, at most."""
+    """Bytes that are alive at another call of its group beyond those at the call itself, at most."""
     counts: NDArray[np.int64]
     """Calls of its group, itself counted."""
     lives: dict[_Own, _Life]
@@ -78,7 +78,7 @@ class LiveBytes:
     makers: dict[Value, int] = field(default_factory=dict)
     """Root values that are made again -> the call."""
     places: dict[int, Place] = field(default_factory=dict)
-    """Where each call is repeated."""
+    """The places where calls are repeated, by the call."""
     groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
     readers: dict[Value, set[int]] = field(default_factory=dict)
     """Repeated calls that read a root value."""

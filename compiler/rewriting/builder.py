@@ -48,14 +48,14 @@ class GraphBuilder:
         return Value(self.next_number - 1, role, kind)
 
     def emit(self, op: str, *inputs: Value, output: Value | None = None, **attrs: AttrValue) -> Value:
-        """Append a single-output node and return its output, which is `output` or a fresh value."""
+        """Appends a single-output node and returns its output, which is `output` or a fresh value."""
         (emitted,) = self.emit_many(op, inputs, outputs=(output or self.fresh(),), **attrs)
         return emitted
 
     def emit_many(
         self, op: str, inputs: Iterable[Value], *, outputs: tuple[Value, ...], **attrs: AttrValue
     ) -> tuple[Value, ...]:
-        """Append a node with the given outputs."""
+        """Appends a node with the given outputs."""
         operands = tuple(inputs)
         node = Node(op, operands, outputs, attrs, self.layer, self.phase, self.parameter)
         try:

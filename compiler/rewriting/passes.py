@@ -90,7 +90,7 @@ def name_of(step: Pass[Subject]) -> str:
 
 
 def each_of(passes: Passes[Subject]) -> Iterator[Pass[Subject]]:
-    """Every pass of a list, those of its rounds too."""
+    """Yields every pass of a list, those of its rounds too."""
     for step in passes:
         if isinstance(step, UntilStable):
             yield from step.passes
@@ -110,7 +110,7 @@ class Step:
 
 @dataclass(slots=True)
 class Trace:
-    """Every pass that ran, in order."""
+    """The record of every pass that ran, in order."""
 
     steps: list[Step] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ def run(
     *,
     at_end: bool = True,
 ) -> Subject:
-    """Apply passes in order; `of` is what the trace calls the subject.
+    """Applies passes in order; `of` is what the trace calls the subject.
 
     `at_end`: false if the caller has the end looked at, after still more.
     Raises: InternalError naming the pass that broke the subject and those that ran before. What a pass itself raises

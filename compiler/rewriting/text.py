@@ -113,7 +113,9 @@ def parse_graph(text: str, arrays: Mapping[str, Array]) -> Graph:
 
 
 def parse_lines(text: str, head: str, line: Callable[[Reader], None]) -> None:
-    """Hand on every line after the first, which is `head`. Raises: InternalError naming a line that cannot be read."""
+    """Passes every line after the first, which is `head`, on to `line`. Raises: InternalError naming a line that cannot
+    be read.
+    """
     first, *rest = text.rstrip("\n").split("\n")
     if first != head:
         raise InternalError(f"the first line should be {head!r}, it is {first!r:.80}", where="line 1")
@@ -176,7 +178,7 @@ class _ParsedGraph:
     warnings: list[CompileWarning] = field(default_factory=list)
 
     def line(self, reader: Reader) -> None:
-        """Take in one line."""
+        """Reads one line of the graph's text."""
         if reader.kind == "value":
             self.nodes.append(self._node(reader))
         elif reader.took("input"):

@@ -103,7 +103,7 @@ class _Search:
         return self.whole_until[end] - self.whole_until[first]
 
     def runs(self, first: int, parts: int) -> Iterator[tuple[int, float]]:
-        """Every run in `parts` parts that begins with a call, while it gains: its end, and its cost."""
+        """Yields every run in `parts` parts that begins with a call, while it gains: its end, and its cost."""
         run, cost = Run(self.cutter, parts), RunCost(parts, Cache(self.machine.cache_bytes), self.machine.costs)
         waiting, most_gained, patience = REFILL * self.machine.cache_bytes, 0.0, PATIENCE
         for position in range(first, len(self.calls)):

@@ -127,7 +127,7 @@ def _cut_access(access: Access, extents: tuple[int, ...], axis: int, parts: int)
 
 
 def _leads(form: Linear, extents: tuple[int, ...], axis: int, size: int) -> bool:
-    """True if each step of the axis begins a fresh block of the operand, and the steps fill it."""
+    """Whether each step of the axis begins a fresh block of the operand, and the steps fill it."""
     block = form.strides[axis]
     others = [(s, e) for i, (s, e) in enumerate(zip(form.strides, extents, strict=True)) if i != axis]
     inside = form.offset >= 0 and all(stride >= 0 for stride, _ in others)
@@ -136,7 +136,9 @@ def _leads(form: Linear, extents: tuple[int, ...], axis: int, size: int) -> bool
 
 
 def _leads_guarded(access: Access, extents: tuple[int, ...], axis: int, leading: int) -> bool:
-    """The same where points may fall outside the operand: they must do so along the other dimensions only."""
+    """Whether the same holds where points may fall outside the operand: they must do so along the other dimensions
+    only.
+    """
     other_dimensions = [affine for d, affine in enumerate(access.index) if d != leading]
     if any(moving == axis for affine in other_dimensions for moving, _ in affine.terms):
         return False

@@ -1,4 +1,4 @@
-"""Which calls of a run can go part by part, and which must wait until the last part is done."""
+"""The calls of a run that can go part by part, and those that must wait until the last part is done."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Cutter:
         return self.cache[position, parts]
 
     def is_in_place(self, position: int) -> bool:
-        """True if the call writes to storage that another value owns."""
+        """Whether the call writes to storage that another value owns."""
         return any(name in self.program.aliases for name in self.program.calls[position].outputs)
 
     def _cut(self, position: int, parts: int) -> _Cuttable:
@@ -60,7 +60,7 @@ class Cutter:
         return _Cuttable(part, frozenset(map(self.program.root, whole_inputs(call, part))))
 
     def _has_ranges(self, name: Value, parts: int) -> bool:
-        """True if every part's range of the value begins at an aligned byte of its storage."""
+        """Whether every part's range of the value begins at an aligned byte of its storage."""
         size_bytes = self.program.types[name].size_bytes
         owner_bytes = self.program.types[self.program.root(name)].size_bytes
         return size_bytes == owner_bytes and size_bytes % (parts * ALIGNMENT_BYTES) == 0
@@ -108,7 +108,7 @@ def whole_inputs(call: KernelCall, part: Part) -> Iterator[Value]:
 
 
 def parts_of(program: Program, groups: tuple[Group, ...]) -> Mapping[int, tuple[Group, Part]]:
-    """For each call that runs part by part: its group, and its part."""
+    """Returns, for each call that runs part by part, its group and its part."""
     return cuts_of(program, groups)[0]
 
 

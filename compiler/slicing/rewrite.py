@@ -60,7 +60,7 @@ class _Slicer:
     parts: Mapping[int, tuple[Group, Part]]
     early: frozenset[int]
     reads: Mapping[Value, int]
-    """How many calls (and the world outside) read each value."""
+    """The number of calls (and of readers outside the program) that read each value."""
     apart: frozenset[Value]
     """Values that only parts of one count make and read: each range is a value of its own, with its own short life."""
     types: dict[Value, TensorType] = field(default_factory=dict)

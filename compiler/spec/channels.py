@@ -1,4 +1,4 @@
-"""Which channels of a parameter learn: so many of them, or a list, along which of its axes."""
+"""The channels of a parameter that learn: so many of them, or a list, along which of its axes."""
 
 from __future__ import annotations
 

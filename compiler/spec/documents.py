@@ -138,7 +138,7 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
 
 @dataclass(frozen=True)
 class SparsePlan:
-    """Which slices of which parameters learn: a preset, a scheme, then rules, later ones overriding earlier ones.
+    """The slices of parameters that learn: a preset, a scheme, then rules, later ones overriding earlier ones.
 
     Source: sparse back-propagation schemes of PockEngine (arXiv 2310.17752, section 3).
     """
@@ -174,7 +174,7 @@ class SparsePlan:
 
     @classmethod
     def parse(cls, source: str | bytes | Mapping[str, object]) -> SparsePlan:
-        """Read a plan from JSON or YAML text, a preset's name, or plain data.
+        """Reads a plan from JSON or YAML text, a preset's name, or plain data.
 
         Raises: PlanError naming the field, what it holds and what it may hold.
         """
@@ -215,7 +215,7 @@ BatchNormMode = Literal["fold", "frozen", "train"]
 
 @dataclass(frozen=True)
 class TrainingSpec:
-    """How the training step is built. Units: `memory_limit_bytes` in bytes."""
+    """The way the training step is built. Units: `memory_limit_bytes` in bytes."""
 
     batch: int = member(Integer(1, 65536), "samples of a step", default=8, always=True)
     loss: LossSpec = member(LossForm(), "what is minimised", default=LossSpec(), always=True)
@@ -285,7 +285,7 @@ class TrainingSpec:
 
     @classmethod
     def parse(cls, source: str | bytes | Mapping[str, object]) -> TrainingSpec:
-        """Read a spec from JSON or YAML text or plain data; an empty one gives the defaults.
+        """Reads a spec from JSON or YAML text or plain data; an empty one gives the defaults.
 
         Raises: SpecError naming the field, what it holds and what it may hold.
         """
@@ -304,7 +304,7 @@ class TrainingSpec:
         return tuple(name for name, entry in self.inputs if entry.batch_axis == "new" and entry.value is None)
 
     def batch_axes(self) -> dict[str, BatchAxis]:
-        """Where the user says that samples lie, by input name."""
+        """Returns where the user says that samples lie, by input name."""
         return {
             name: 0 if entry.batch_axis == "new" else entry.batch_axis
             for name, entry in self.inputs

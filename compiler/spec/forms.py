@@ -22,7 +22,7 @@ SHOWN = 60
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value stands, for messages, and the kind of error that is raised of it."""
+    """The place where a value stands, for messages, and the kind of error that is raised of it."""
 
     where: str
     error: type[CompileError]

@@ -25,12 +25,13 @@ from compiler.spec.forms import (
 from compiler.spec.records import RecordOf, kind_hint, member, members_of, plain_record, read_record, schema_of
 
 LossKind = Literal["cross_entropy", "next_token", "mse", "l1", "huber", "smooth_l1", "bce_with_logits", "graph"]
-"""As the functions of these names in `torch.nn.functional`. next_token: cross-entropy of each position with the label
-of the next one; smooth_l1: `smooth_l1_loss`; graph: the output is the loss itself."""
+"""The kinds of loss, as the functions of these names in `torch.nn.functional`. next_token: cross-entropy of each
+position with the label of the next one; smooth_l1: `smooth_l1_loss`; graph: the output is the loss itself.
+"""
 MEASURED: tuple[LossKind, ...] = tuple(kind for kind in get_args(LossKind) if kind != "graph")
-"""Those that are measured against labels."""
+"""The kinds that are measured against labels."""
 CLASSIFYING: tuple[LossKind, ...] = ("cross_entropy", "next_token")
-"""Those whose labels are numbers of classes."""
+"""The kinds whose labels are numbers of classes."""
 _ON_PROBABILITIES = "{kind: bce_with_logits, on: probabilities}"
 _ON_LOGARITHMS = "kind: cross_entropy, which takes logarithms of probabilities as it takes logits"
 SYNONYMS = {

@@ -1,4 +1,4 @@
-"""In which types a step holds its numbers."""
+"""The types in which a step holds its numbers."""
 
 from __future__ import annotations
 

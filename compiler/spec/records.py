@@ -111,7 +111,7 @@ def read_record(kind: type[Record], value: object, place: Place, *, without: Col
 
 
 def kind_hint(kind: type[Any], value: object) -> str:
-    """How to say what a word alone in place of a record means: its kind."""
+    """Returns how to say what a word alone in place of a record means: its kind."""
     forms = [spec_field.form for spec_field in members_of(kind) if spec_field.called == "kind"]
     is_kind = any(isinstance(form, OneOf) and value in form.choices for form in forms)
     return f"say {{kind: {value}}}" if is_kind else ""

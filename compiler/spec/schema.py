@@ -33,5 +33,5 @@ def published_schema(name: str) -> dict[str, Json]:
 
 
 def schema_text(name: str) -> str:
-    """The same as a file. Raises: KeyError."""
+    """Returns the published schema as the text of a file. Raises: KeyError."""
     return json.dumps(published_schema(name), indent=2) + "\n"

@@ -20,7 +20,7 @@ MAX_BLOCKS = 10_000
 
 @dataclass(frozen=True)
 class Scheme:
-    """Which linears of which blocks learn. Blocks are counted from the end of the model.
+    """A choice of the linears of some blocks that learn. Blocks are counted from the end of the model.
 
     Source: PockEngine (arXiv 2310.17752), section 3.
     """

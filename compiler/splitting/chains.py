@@ -20,18 +20,18 @@ class Chain:
 
     @property
     def last(self) -> int:
-        """Where the strips run: at the end all that the chain reads is there."""
+        """Returns where the strips run: at the end, when all that the chain reads is there."""
         return self.positions[-1]
 
 
 def hidden_operands(program: Program, before: KernelCall, call: KernelCall) -> tuple[int, ...]:
-    """Which inputs of a call are what the one before it in a chain makes."""
+    """Returns which inputs of a call are what the one before it in a chain makes."""
     root = program.root(before.outputs[0])
     return tuple(number for number, name in enumerate(call.inputs) if program.root(name) == root)
 
 
 def find_chains(program: Program) -> tuple[Chain, ...]:
-    """Every chain of a program, by the position of its last call; no two share a call."""
+    """Returns every chain of a program, by the position of its last call; no two share a call."""
     return tuple(_Finder(program).chains())
 
 
@@ -41,7 +41,7 @@ class _Finder:
     makers: dict[Value, int] = field(default_factory=dict)
     readers: dict[Value, set[int]] = field(default_factory=dict)
     overwritten: dict[Value, list[int]] = field(default_factory=dict)
-    """Where root values are written in place."""
+    """The calls in which root values are written in place."""
     retained: frozenset[Value] = frozenset()
 
     def __post_init__(self) -> None:

@@ -60,7 +60,7 @@ class _Peaks:
     workspace: Workspace
     narrowest: int
     live: list[int]
-    """While each call runs, without scratch; `during`: with it."""
+    """The bytes alive while each call runs, without scratch; `during`: with it."""
     during: list[int]
     last_use: dict[Value, int] = field(default_factory=dict)
     strip_bytes: dict[Chain, Mapping[int, int]] = field(default_factory=dict)

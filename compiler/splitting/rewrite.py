@@ -63,7 +63,7 @@ class _Splitter:
     aliases: dict[Value, Alias] = field(default_factory=dict)
 
     def calls_of(self, split: Split) -> Iterator[KernelCall]:
-        """All strips of a chain."""
+        """Yields all strips of a chain."""
         calls = [self.program.calls[position] for position in split.chain.positions]
         for number in range(split.strips):
             for place, call in enumerate(calls):

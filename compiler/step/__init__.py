@@ -1,1 +1,1 @@
-"""From a model to its training step: plan, loss, gradients, optimizer."""
+"""The way from a model to its training step: plan, loss, gradients, optimizer."""

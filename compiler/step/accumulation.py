@@ -45,7 +45,7 @@ def accumulate(step: TrainingGraph, spec: AccumulateSpec) -> TrainingGraph:
 
 
 def with_fresh_values(accumulation: TrainingGraph, graph: Graph) -> TrainingGraph:
-    """The same, ready for passes: what they make is none of the values that passes made of `graph`."""
+    """Returns the same step, ready for passes: what they make is none of the values that passes made of `graph`."""
     return accumulation.with_graph(replace(accumulation.graph, next_number=graph.next_number))
 
 
@@ -64,7 +64,7 @@ def _adding(step: TrainingGraph, accumulators: dict[Value, Value]) -> TrainingGr
 
 
 def _remarks(step: TrainingGraph) -> tuple[CompileWarning, ...]:
-    """Where the mean of means is another loss than the mean over all labels, which `eval` reports."""
+    """Warns where the mean of means is another loss than the mean over all labels, which `eval` reports."""
     reasons = {reason for term in step.terms for reason in _reasons(step.graph, term)}
     if not reasons:
         return ()
@@ -102,7 +102,7 @@ class _Sums:
 
     @property
     def all(self) -> dict[Value, Value]:
-        """With what each is the sum of."""
+        """Returns the values that are summed, with what each is the sum of."""
         return {value: value.of for value in (self.labels, self.loss) if value.of is not None}
 
 
@@ -132,7 +132,7 @@ def _counting(step: TrainingGraph) -> Term | None:
 
 
 def _counted_by(term: Term) -> tuple[object, ...] | None:
-    """By what the number of its labels that count follows; None where all do."""
+    """Returns what determines the number of a term's labels that count; None where all do."""
     return (term.kind, term.labels, term.ignored, term.class_weights) if term.classifies else None
 
 

@@ -47,7 +47,7 @@ def update(
     spec: OptimizerSpec,
     weight_decay: float,
 ) -> Mapping[Value, Value]:
-    """Append the update; what the parameter and its state become."""
+    """Appends the update and returns what the parameter and its state become."""
     squares = b.emit("mul", gradient, gradient)
     if len(details.file_shape) > 1:
         fresh, moment = _factored(b, parameter, details, squares, rates.fresh, spec.eps1)

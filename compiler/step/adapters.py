@@ -74,12 +74,12 @@ class AdaptedWeight:
 
     @property
     def outputs(self) -> int:
-        """How many."""
+        """Returns the number of outputs."""
         return self.parameter.file_shape[self.out_axis]
 
     @property
     def inputs(self) -> int:
-        """How many numbers each output is a sum of; of an embedding its rows."""
+        """Returns how many numbers each output is a sum of; of an embedding its rows."""
         return prod(self.parameter.file_shape) // max(self.outputs, 1)
 
 
@@ -196,7 +196,7 @@ def _use(graph: Graph, value: Value, node: Node) -> tuple[Form | None, str]:
 
 
 def _all_linear(graph: Graph, candidates: Mapping[str, AdaptedWeight | str]) -> list[str]:
-    """Every linear layer but the last one of the model."""
+    """Returns every linear layer but the last one of the model."""
     products = [node.inputs[1] for node in graph.nodes if node.op == "matmul" and node.inputs[1] in graph.parameters]
     layers = [
         candidates.get(graph.parameters[value].name) for value in dict.fromkeys(products) if value != products[-1]

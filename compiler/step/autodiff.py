@@ -35,7 +35,7 @@ def without_cuts(graph: Graph) -> Graph:
 
 
 def differentiate(step: TrainingGraph, plan: UpdatePlan, *, scale: float = 1.0) -> TrainingGraph:
-    """Append the gradients of the loss with respect to the plan's parameters.
+    """Appends the gradients of the loss with respect to the plan's parameters.
 
     Forward: the graph as it is. Backward: for y = f(x...), d_x += f'(x)^T d_y, summed over all consumers of x.
     All that is summed is `scale` times as large on its way, and the plan's gradients are divided by it.
@@ -77,7 +77,7 @@ def _left_out(names: Sequence[str]) -> tuple[CompileWarning, ...]:
 
 
 def _depends_on(graph: Graph, targets: Iterable[Value]) -> set[Value]:
-    """Every value that changes when a target changes."""
+    """Returns every value that changes when a target changes."""
     active = set(targets)
     for node in graph.nodes:
         if any(name in active for name in node.inputs):

@@ -198,7 +198,7 @@ class _Ends:
         return frozenset(ends), before
 
     def _meets_rows(self, piece: Piece) -> bool:
-        """True if what makes a piece also reads a stored tensor that has other numbers at other places along it."""
+        """Whether what makes a piece also reads a stored tensor that has other numbers at other places along it."""
         walk, to = self._walk, Axis(piece.value, piece.axis)
         facts = facts_of(walk.makers[piece.value], walk.shape) if walk.is_whole(piece) else ()
         return any(isinstance(fact, Alike) and fact.to == to and self._differs(fact.of) for fact in facts)

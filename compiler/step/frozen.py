@@ -51,9 +51,9 @@ class FrozenWeights:
     there, as lengths.
     """
     unrounded: Mapping[str, str] = field(default_factory=dict)
-    """Each that stays as it is, and why."""
+    """The reason by weight, for each that stays as it is."""
     eight: Mapping[str, str] = field(default_factory=dict)
-    """Each that is held in eight bits though four were asked for, and why."""
+    """The reason by weight, for each that is held in eight bits though the spec wants four."""
 
 
 def hold_frozen(graph: Graph, learning: UpdatePlan, precision: PrecisionSpec) -> tuple[Graph, FrozenWeights]:
@@ -164,7 +164,7 @@ class _Groups:
     inside: int
     """The axis of a group's inputs."""
     channels: int
-    """That of the output channels."""
+    """The axis of the output channels."""
 
     @classmethod
     def of(cls, shape: tuple[int, ...], axis: int) -> _Groups:

@@ -28,16 +28,16 @@ DEVIATION = 3.0
 MAX_ELEMENTS = 1 << 25
 """The most elements that are computed; a longer tail than that tells nothing."""
 CLOSE = 1e-3
-"""How far sums of probabilities may be from 1: some models add a small number to what they divide by."""
+"""The largest distance from 1 of sums of probabilities: some models add a small number to what they divide by."""
 
 
 def lies_between_0_and_1(array: Array) -> bool:
-    """True for what may be probabilities; zeros alone say nothing: something multiplies by 0."""
+    """Whether an array may be probabilities; zeros alone say nothing: something multiplies by 0."""
     return bool(array.any() and array.min() >= 0 and array.max() <= 1)
 
 
 def adds_up_to_1(array: Array, axis: int) -> bool:
-    """True for what may be probabilities of classes along an axis."""
+    """Whether an array may be probabilities of classes along an axis."""
     return array.ndim > 0 and bool(np.abs(array.sum(axis) - 1).max(initial=0.0) < CLOSE)
 
 
@@ -253,7 +253,9 @@ def _class_axes(graph: Graph, operators: Sequence[str]) -> dict[Value, int | Non
 
 
 def _moved_axis(graph: Graph, node: Node, operand: Value, moved: Collection[Value], axis: int | None) -> int | None:
-    """Where an operand's axis is in a node's result, whole and with nothing chosen along it; None if it is not."""
+    """Returns where an operand's axis is in a node's result, whole and with nothing chosen along it; None if it is
+    not.
+    """
     before, after = graph.types[operand].shape, graph.types[node.output].shape
     if node.op == "reshape":
         return _reshaped_axis(before, after, axis or 0)

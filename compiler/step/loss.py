@@ -27,7 +27,9 @@ from compiler.warnings import CompileWarning, few_of
 
 
 def axis_source(graph: Graph, value: Value, axis: int) -> Source:
-    """Where the extent of an axis comes from. A layer wins: what is added to its outputs does not change them."""
+    """Returns where the extent of an axis comes from. A layer wins: what is added to its outputs does not change
+    them.
+    """
     walk = Walk(graph)
     sources: set[Source] = set()
     todo, visited = [walk.whole(value, axis)], {walk.whole(value, axis)}
@@ -46,7 +48,9 @@ def axis_source(graph: Graph, value: Value, axis: int) -> Source:
 
 
 def _whole(walk: Walk, step: Step) -> Piece | Source:
-    """Some of an axis' classes are classes, too; what is only a factor of an axis may be anything."""
+    """Returns where a step leads, for classes: some of an axis' classes are classes, too; what is only a factor of an
+    axis may be anything.
+    """
     if isinstance(step, Cut):
         return walk.whole(step.value, step.axis)
     return step if not isinstance(step, Piece) or walk.is_whole(step) else "unknown"
@@ -132,7 +136,7 @@ def _assumed_last(graph: Graph, logits: Value, where: str, samples: int) -> tupl
 
 
 def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
-    """Add the inputs for labels, and the loss or the weighted sum of several.
+    """Adds the inputs for labels, and the loss or the weighted sum of several.
 
     Shapes: logits [..., V]; labels i64 [...] for cross-entropy and the next token (negative ones are ignored), f32
     [..., V] for the others. The classes V are in the last axis, or in the one that the spec names. What is assumed of
@@ -318,7 +322,7 @@ def _answer(graph: Graph, terms: tuple[Term, ...], outputs: Sequence[Value]) -> 
 
 
 def _axis_of(graph: Graph, answer: Value, terms: tuple[Term, ...]) -> int:
-    """Where the samples of what the model answers lie; 0 for a loss, which has none."""
+    """Returns where the samples of what the model answers lie; 0 for a loss, which has none."""
     measured = {term.output: term.batch_axis for term in terms if term.labels is not None}
     if answer in measured or any(term.output == answer for term in terms):
         return measured.get(answer, 0)

@@ -39,12 +39,14 @@ def _cross_entropy(b: GraphBuilder, term: Term, role: Role) -> Value:
 
 
 def _next_token(b: GraphBuilder, term: Term, role: Role) -> Value:
-    """Each position against the next one's label."""
+    """Returns the loss of each position against the next one's label."""
     return _classified(b, term, _next_labels(b, term), role)
 
 
 def _next_labels(b: GraphBuilder, term: Term) -> Value:
-    """That of the next position, beside each; the last one counts for nothing, and no logits are copied."""
+    """Returns the label of the next position, beside each; the last one counts for nothing, and no logits are
+    copied.
+    """
     labels = _labels_of(term)
     if b.types[labels].dtype != "i64":
         labels = b.emit("cast", labels, to="i64")
@@ -74,7 +76,9 @@ def _classified(b: GraphBuilder, term: Term, labels: Value, role: Role) -> Value
 
 
 def label_count(b: GraphBuilder, term: Term) -> Value:
-    """How many labels of a loss by classes count, or the sum of their classes' weights: what its mean divides by."""
+    """Returns how many labels of a loss by classes count, or the sum of their classes' weights: what its mean divides
+    by.
+    """
     return _count(b, term, _next_labels(b, term) if term.is_shifted else _labels_of(term))
 
 
@@ -129,7 +133,9 @@ def _l1(b: GraphBuilder, term: Term, role: Role) -> Value:
 
 
 def _huber(b: GraphBuilder, term: Term, role: Role) -> Value:
-    """With a = |error| and c = min(a, delta): c (a - c / 2), which is a^2 / 2 up to delta, and a line from there on."""
+    """Returns Huber's loss. With a = |error| and c = min(a, delta): c (a - c / 2), which is a^2 / 2 up to delta, and a
+    line from there on.
+    """
     size = b.emit("abs", b.emit("sub", term.output, _labels_of(term)))
     capped = b.emit("minimum", size, b.constant(term.delta))
     rest = b.emit("sub", size, b.emit("mul", capped, b.constant(0.5)))

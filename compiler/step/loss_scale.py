@@ -1,4 +1,4 @@
-"""By how much gradients are scaled on their way through float16, which is all that the range of float16 needs.
+"""The factor by which gradients are scaled on their way through float16, which is all that the range of float16 needs.
 
 A number of the compile, not of the run: updates come as soon as their gradients are there, so that a step whose
 gradients turn out too large could not be left out. What is too large for float16 is held as the largest that it has

@@ -37,7 +37,7 @@ def on_bounds(graph: Graph, learning: Iterable[Value]) -> tuple[CompileWarning, 
 
 
 def _ends_in_bounds(graph: Graph, readers: dict[Value, list[Node]], value: Value) -> bool:
-    """True if all that depends on it passes a bound first, through nothing but functions of each element alone."""
+    """Whether all that depends on it passes a bound first, through nothing but functions of each element alone."""
     nodes = readers.get(value, [])
     if not nodes or value in graph.outputs:
         return False
@@ -46,7 +46,7 @@ def _ends_in_bounds(graph: Graph, readers: dict[Value, list[Node]], value: Value
 
 
 def _is_still(graph: Graph, readers: dict[Value, list[Node]], value: Value, elements: Array) -> Array:
-    """Which of the elements lie on a bound of every reader."""
+    """Returns which of the elements lie on a bound of every reader."""
     still = np.ones(elements.shape, bool)
     for node in readers[value]:
         here = np.isin(elements, np.asarray(_bounds(node), elements.dtype))
@@ -64,7 +64,7 @@ def _bounds(node: Node) -> Sequence[float]:
 
 
 def _is_of_each(graph: Graph, node: Node, value: Value) -> bool:
-    """True for a move, and for a function of the value's elements and of numbers."""
+    """Whether a node is a move, or a function of the value's elements and of numbers."""
     if node.op in _MOVES:
         return True
     others = [graph.arrays.get(operand) for operand in node.inputs if operand != value]

@@ -103,7 +103,7 @@ HYPER_KINDS: Mapping[OptimizerKind, tuple[str, ...]] = {
 
 
 def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, plan: UpdatePlan) -> TrainingGraph:
-    """Add one update per gradient, and the optimizer state it needs.
+    """Adds one update per gradient, and the optimizer state it needs.
 
     State has the gradient's shape, that of the slice which learns, or that of means of it over an axis.
     Raises: SpecError for a group that matches nothing, or a field that needs another.

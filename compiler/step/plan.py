@@ -33,7 +33,7 @@ class _PlanRequest:
     by_preset: dict[str, bool] = field(default_factory=dict)
     """Whether it was the preset that let them."""
     unlearnable: dict[str, str] = field(default_factory=dict)
-    """Where parameters that cannot learn are asked for."""
+    """The parameters that cannot learn, with the place where the plan names them."""
     left_out: list[str] = field(default_factory=list)
     """Parameters that the preset would let learn, and that the loss does not reach."""
     frozen: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Decided:
 
 
 def decide_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> Decided:
-    """Apply the plan's preset and rules to the model's parameters; `reach` is what the loss depends on, if known.
+    """Applies the plan's preset and rules to the model's parameters; `reach` is what the loss depends on, if known.
 
     Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing, or whose
     patterns times the model's names are above a limit.
@@ -113,7 +113,7 @@ def _trains_nothing(graph: Graph, plan: SparsePlan, request: _PlanRequest) -> Pl
 
 
 def _odd_parts(graph: Graph, request: _PlanRequest, of_value: Mapping[Value, UpdateSlice]) -> Sequence[CompileWarning]:
-    """Where a ratio below 1, or a choice of channels, still trains the whole parameter."""
+    """Warns where a ratio below 1, or a choice of channels, still trains the whole parameter."""
     parameters = graph.named_parameters()
     parts = {name: rule for name, rule in request.rules.items() if rule.ratio < 1}
     whole = [parameters[name] for name, rule in parts.items() if _slice(parameters[name], rule).is_whole]
@@ -239,7 +239,7 @@ def _frozen(model: Named, plan: SparsePlan) -> list[str]:
 
 
 def _may_be_frozen(model: Named) -> Mapping[str, str]:
-    """Every parameter, and what `frozen` calls it."""
+    """Returns every parameter, and what `frozen` calls it."""
     every = {name: name for name in model.kinds}
     return every | {norm.bias: norm.takes_bias for norm in model.graph.origins.norms if norm.bias}
 

@@ -27,7 +27,7 @@ class Term:
     batch_axis: int = 0
     """The axis of the output along which the samples lie."""
     delta: float = 1.0
-    """Where a parabola turns into lines, whatever the kind calls it."""
+    """The error at which a parabola turns into lines, whatever the kind calls it."""
     is_sum: bool = False
     """Whether what is measured is added up, and not averaged."""
     ignored: int = IGNORED
@@ -108,9 +108,9 @@ class TrainingGraph:
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """That of the step, and that of its other micro-batches, each with constants of its own."""
+        """Returns the graph of the step, and that of its other micro-batches, each with constants of its own."""
         return (self.graph,) if self.accumulation is None else (self.graph, self.accumulation.graph)
 
     def with_graph(self, graph: Graph) -> TrainingGraph:
-        """The same training step with a rewritten graph."""
+        """Returns the same training step with a rewritten graph."""
         return replace(self, graph=graph)

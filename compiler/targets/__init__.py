@@ -40,13 +40,13 @@ KINDS: Mapping[str, Callable[[str, Mapping[str, Any]], Target]] = {
 
 
 def names(*kinds: str) -> tuple[str, ...]:
-    """Every known target, or those of these kinds, sorted."""
+    """Returns every known target, or those of these kinds, sorted."""
     targets = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.glob("**/*.toml"))
     return tuple(name for name in targets if not kinds or load(name).kind in kinds)
 
 
 def cpus() -> tuple[CpuTarget, ...]:
-    """Every target that is a CPU, by name."""
+    """Returns every target that is a CPU, by name."""
     return tuple(map(load_cpu, names("cpu")))
 
 

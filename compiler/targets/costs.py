@@ -12,7 +12,7 @@ class MachineCosts:
     memory_gb_per_s: float
     """Reads and writes of main memory together."""
     cache_gb_per_s: float
-    """The same of the last cache."""
+    """Reads and writes of the last cache together."""
     product_gflop_per_s: float
     """Speed of a matrix product or a dense convolution."""
     other_gflop_per_s: float
@@ -22,7 +22,7 @@ class MachineCosts:
     cache_share: float
     """Part of the last cache that a step can count on."""
     packing_passes: float
-    """How often a product moves its weights before it computes: packing reads and writes them."""
+    """The number of times that a product moves its weights before it computes: packing reads and writes them."""
     kept_passes: float
     """Memory traffic for each byte of a value that is kept for the backward pass: one read, and a write that partly
     hides behind arithmetic."""

@@ -55,7 +55,7 @@ class CpuTarget:
 
     @property
     def space(self) -> Literal["host"]:
-        """Which memory its kernels run in."""
+        """Returns the memory that its kernels run in."""
         return "host"
 
     @property

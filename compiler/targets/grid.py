@@ -10,7 +10,7 @@ from compiler.targets.costs import MachineCosts
 from compiler.targets.cpu import CpuTarget
 
 Space = Literal["device", "unified"]
-"""Where the memory of a step lies: the device's own, or the host's, which both reach."""
+"""The memory of a step: the device's own, or the host's, which both reach."""
 _TENSOR_CORES_SINCE = 80
 """The first generation whose tensor cores have all of these."""
 _OF_TENSOR_CORES = ("tf32", "f16", "bf16")
@@ -41,7 +41,7 @@ class GridTarget:
     costs: MachineCosts
     sources: Mapping[str, str]
     capability: str = ""
-    """For kind `cuda`, the generation that code is made for, as `sm_87`."""
+    """The generation that code is made for, as `sm_87`, for kind `cuda`."""
 
     @classmethod
     def reader(cls, host_of: Callable[[str], CpuTarget]) -> Callable[[str, Mapping[str, Any]], GridTarget]:

@@ -154,7 +154,7 @@ class Trained:
     """Biases that the plan gave to layers which the model has without, whether they changed or not."""
 
     def save_parameters(self, path: Path) -> None:
-        """Write `parameters` as safetensors; reals are float32, whatever the file holds them in. Raises: OSError."""
+        """Writes `parameters` as safetensors; reals are float32, whatever the file holds them in. Raises: OSError."""
         tensors = {
             name: array.astype(np.float32, copy=False) if array.dtype.kind == "f" else array
             for name, array in self.parameters.items()
@@ -163,7 +163,7 @@ class Trained:
 
 
 def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External = NO_EXTERNAL) -> Trained:
-    """Undo what the compiler and exporters did to the parameters of `model`.
+    """Undoes what the compiler and exporters did to the parameters of `model`.
 
     `external` are its data files, `bundle` is what was built of it, `checkpoint` (safetensors) what a run of it
     trained. What is mapped into memory stays there: tensors that come back are views of it.

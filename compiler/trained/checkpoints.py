@@ -26,7 +26,7 @@ _LENGTH_BYTES = 8
 
 
 def tensors_of(checkpoint: Held, where: str = "checkpoint") -> dict[str, Array]:
-    """Every tensor by name, as a view. Raises: ModelError for what is no checkpoint of ours."""
+    """Returns every tensor by name, as a view. Raises: ModelError for what is no checkpoint of ours."""
     data = memoryview(checkpoint)
     begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     try:
@@ -58,7 +58,7 @@ def metadata_of(checkpoint: Held, where: str = "checkpoint") -> dict[str, str]:
 
 
 def _words(problem: Exception) -> str:
-    """Without the file's bytes, which an error of decoding would print."""
+    """Returns an error's words without the file's bytes, which an error of decoding would print."""
     return "its header is no text" if isinstance(problem, UnicodeDecodeError) else f"{problem!r:.200}"
 
 
@@ -82,7 +82,7 @@ def _type(name: str, array: Array) -> TensorType:
 
 
 def same_bits(first: Array, second: Array) -> bool:
-    """True if the elements are the same bits; compared part by part, where they lie."""
+    """Whether the elements are the same bits; compared part by part, where they lie."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     if not first.ndim:

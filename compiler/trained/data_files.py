@@ -29,7 +29,7 @@ class DataFile:
         return max([len(self.original), *(begin + array.nbytes for begin, array in self.places.items())])
 
     def append(self, array: Array) -> int:
-        """Put an array behind everything else; the byte that it begins at."""
+        """Puts an array behind everything else and returns the byte that it begins at."""
         begin = -(-self.size_bytes // _ALIGNMENT) * _ALIGNMENT
         self.places[begin] = array
         return begin
@@ -58,7 +58,7 @@ def location_of(tensor: Any) -> tuple[str, int]:
 
 
 def refer(tensor: Any, location: str, begin: int) -> None:
-    """Let a tensor (protobuf) lie in a data file, with as many bytes as its shape needs."""
+    """Makes a tensor (protobuf) lie in a data file, with as many bytes as its shape needs."""
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = tensor.EXTERNAL

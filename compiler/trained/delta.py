@@ -41,7 +41,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Change:
-    """Where a tensor of a base changed: `ranges` (start, size) along `axis`, all of it if that is -1."""
+    """The part of a base's tensor that changed: `ranges` (start, size) along `axis`, all of it if that is -1."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -100,7 +100,7 @@ def base_digest(changes: Mapping[str, Change]) -> str:
 
 
 def change_between(base: Array, trained: Array, *, created: bool = False) -> Change | None:
-    """Where a tensor changed, by bits: along the axis on which that is least; None if it did not.
+    """Returns where a tensor changed, by bits: along the axis on which that is least; None if it did not.
 
     One that was `created` counts as changed, and as a whole.
 
@@ -234,7 +234,7 @@ def _parts(array: Array) -> Iterator[Array]:
 
 
 def _touched(base: Array, trained: Array) -> list[Any]:
-    """For each axis which of its entries have an element of other bits; of a scalar, whether it has."""
+    """Returns, for each axis, which of its entries have an element of other bits; of a scalar, whether it has."""
     if not base.ndim:
         return [np.asarray(base.tobytes() != trained.tobytes())]
     masks, begin = [np.zeros(extent, bool) for extent in base.shape], 0

@@ -31,7 +31,7 @@ def outputs_of(model: bytes, external: External, batches: Sequence[Mapping[str, 
 
 
 def values_of(model: bytes, external: External, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Every tensor that the nodes of a file compute or read. Raises: as `outputs_of`."""
+    """Returns every tensor that the nodes of a file compute or read. Raises: as `outputs_of`."""
     proto = _parsed(model, external, feeds)
     names = [name for node in proto.graph.node for name in node.output if name]
     del proto.graph.output[:]

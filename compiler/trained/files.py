@@ -33,7 +33,7 @@ class Files:
         return embedded(self.model, {location: b"".join(file.chunks()) for location, file in self.external.items()})
 
     def save(self, path: Path) -> None:
-        """Write the model, and its data files beside it under names that follow its own. Raises: OSError."""
+        """Writes the model, and its data files beside it under names that follow its own. Raises: OSError."""
         if not self.external:
             write_file(path, [self.model])
             return

@@ -1,4 +1,4 @@
-"""Which nodes of a file give something else than the parts of its module do: by values, whatever they are called."""
+"""The nodes of a file that give something else than the parts of its module do: by values, whatever they are called."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _between(graph: Any, starts: set[str], values: Mapping[str, Array], shape: t
 
 
 def _alike(array: Array, other: Array) -> bool:
-    """True for equal elements within rounding, in the same order: axes of one may be put elsewhere."""
+    """Whether two arrays have equal elements within rounding, in the same order: axes of one may be put elsewhere."""
     if array.size != other.size or array.dtype.kind != other.dtype.kind:
         return False
     if array.dtype.kind != "f":

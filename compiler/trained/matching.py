@@ -1,4 +1,4 @@
-"""Which tensor of an ONNX file is which weight of the model that it was exported from, where names do not tell.
+"""The pairs of an ONNX file's tensors and the weights of the model that it was exported from, where names do not tell.
 
 Exporters of Keras and JAX rename, transpose and reshape weights; what they hold stays. So a weight is the tensor with
 its elements, in whatever order of axes; two that could be it are an error, not a guess.
@@ -78,7 +78,7 @@ def _ambiguous(name: str, matches: list[Match]) -> ModelError:
 
 
 def _matches(weight: Array, tensors: Mapping[str, Array]) -> list[Match]:
-    """Every tensor, and every order of axes that gives other elements there."""
+    """Returns every tensor, and every order of axes that gives other elements there."""
     matches = []
     in_order = np.sort(weight, axis=None)
     for name, tensor in tensors.items():

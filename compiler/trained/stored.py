@@ -117,10 +117,10 @@ class _SourceView(NamedTuple):
     view: str = ""
     perm: tuple[int, ...] = ()
     reading: Reading | None = None
-    """How it is made, if it takes more than a view."""
+    """The way it is made, if it takes more than a view."""
 
     def is_of(self, names: Collection[str]) -> bool:
-        """True if one of these tensors is behind it."""
+        """Whether one of these tensors is behind it."""
         return self.tensor in names or (self.reading is not None and any(name in names for name in self.reading.others))
 
 
@@ -165,7 +165,7 @@ class StoredModel:
         return array.transpose(np.argsort(reading.perm)) if reading.view == "Transpose" else array.reshape(-1)
 
     def norms_of(self, mean: str) -> int:
-        """How many BatchNormalization nodes read a running mean."""
+        """Returns how many BatchNormalization nodes read a running mean."""
         nodes = [node for node in self._proto.graph.node if node.op_type == "BatchNormalization"]
         return sum(self._source_of(node, 3).tensor == mean for node in nodes)
 
@@ -285,7 +285,7 @@ def _onnx_type(array: Array) -> int:
 
 
 def _is_sum(use: _Use) -> bool:
-    """True for a bias that a plan gave to a product: ONNX's MatMul has no place for it."""
+    """Whether a tensor is a bias that a plan gave to a product: ONNX's MatMul has no place for it."""
     return use.node is not None and use.node.op_type == "MatMul" and use.place == 2
 
 

@@ -115,7 +115,7 @@ def catalogue_of(calls: Iterable[KernelCall], target: Target, *, threads: int, v
 
 
 def heaviest_first(kernels: Mapping[str, CatalogueKernel], costs: MachineCosts) -> tuple[CatalogueKernel, ...]:
-    """By cost, then by signature."""
+    """Returns the kernels by cost, the heaviest first, then by signature."""
     return tuple(kernels[name] for name in sorted(kernels, key=lambda name: (-kernels[name].cost(costs), name)))
 
 

@@ -78,7 +78,7 @@ class TuningTable:
         return json.dumps(body, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
     def merged(self, newer: TuningTable) -> TuningTable:
-        """Both tables; where both decide a kernel, the newer measurement stands."""
+        """Returns both tables as one; where both decide a kernel, the newer measurement stands."""
         return TuningTable.of({entry.key: entry for table in (self, newer) for entry in table.entries})
 
     def choices(self, *, target: str, version: str, threads: int) -> Mapping[str, Choice]:

@@ -13,6 +13,8 @@ DEVICE_KINDS: tuple[DeviceKind, ...] = (
     host.KIND,
     emulated.KIND,
 )
-"""In the order of recognition; `host` knows every Linux machine, `emulated` is only ever chosen by name."""
+"""The kinds of devices in the order of recognition; `host` knows every Linux machine, `emulated` is only ever chosen by
+name.
+"""
 
 __all__ = ["DEVICE_KINDS", "Board", "Counter", "DeviceKind", "Reading"]

@@ -20,7 +20,7 @@ ASK_TIMEOUT_S = 60.0
 """A driver that starts for the first time may compile something."""
 MAX_TEXT = 1000
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
-"""Where the C library, and with it drivers, are."""
+"""The places of the C library, and with it of drivers."""
 
 
 @dataclass(frozen=True)

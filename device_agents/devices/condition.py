@@ -1,4 +1,4 @@
-"""How this device is now: the room where its agent keeps its work, and how hot it is."""
+"""The present condition of this device: the room where its agent keeps its work, and how hot it is."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _room(folder: Path) -> tuple[int | None, int | None]:
 
 
 def _size_bytes(folder: Path, without: str) -> int | None:
-    """On the disk, of all files in it; None if there are too many to look at."""
+    """Returns the size on the disk of all files in a folder; None if there are too many to look at."""
     used_bytes = entries = 0
     todo = [os.fspath(folder)]
     while todo:

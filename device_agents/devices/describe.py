@@ -1,4 +1,4 @@
-"""From the machine at hand (or a named emulated one) to the description that the farm gets."""
+"""The way from the machine at hand (or a named emulated one) to the description that the farm gets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from device_agents.wire import DeviceDescription, MeasurementClass, PowerRange, 
 
 NO_FACTS: Mapping[str, str] = {}
 TIMED_MODES = ("compare", "sustained")
-"""Beside what every agent does; an emulated device, whose times say nothing of a real one, does not offer them."""
+"""The modes beside what every agent does; an emulated device, whose times say nothing of a real one, does not offer
+them.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def describe_device(
     facts: Mapping[str, str] = NO_FACTS,
     accelerator: Accelerator | None = None,
 ) -> Device:
-    """Recognise this machine; with `runner`, an emulated board of class `device_class` on this machine; with an
+    """Recognises this machine; with `runner`, an emulated board of class `device_class` on this machine; with an
     `accelerator`, that engine of this machine and nothing else of it.
 
     `facts`: more that stands beside its numbers.

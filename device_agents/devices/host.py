@@ -1,4 +1,4 @@
-"""Any Linux machine: /proc and /sys only. Also the fallback for boards nobody knows by name.
+"""The device kind for any Linux machine: /proc and /sys only. Also the fallback for boards nobody knows by name.
 
 Sources: Documentation/power/powercap/powercap.rst (RAPL: `energy_uj` in microjoules, wraps at `max_energy_range_uj`),
 Documentation/admin-guide/pm/cpufreq.rst, proc(5).

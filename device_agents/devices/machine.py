@@ -1,4 +1,4 @@
-"""Which machine this is: what a copied memory card or state folder does not carry along."""
+"""The identity of this machine: what a copied memory card or state folder does not carry along."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def throttled_bits(board: Board) -> int | None:
 
 
 def pmic_power_mw(text: str) -> float | None:
-    """Sum over rails of current times voltage, from `vcgencmd pmic_read_adc`; None without a whole rail."""
+    """Returns the sum over rails of current times voltage, from `vcgencmd pmic_read_adc`; None without a whole rail."""
     rails: dict[str, dict[str, float]] = {}
     for name, unit, value in _RAIL.findall(text):
         rails.setdefault(name, {})[unit] = float(value)

@@ -18,7 +18,7 @@ from device_agents.wire import Past
 log = logging.getLogger("device_agents")
 CHUNK_BYTES = 1 << 20
 LAST_S = 20.0
-"""For the last one of a run that has to be given up here."""
+"""Seconds for the last checkpoint of a run that has to be given up here."""
 Deliver = Callable[[Path, Past, retry.Sleep], None]
 """Brings a whole checkpoint there, while it may: it sleeps by the last argument. The file is removed afterwards."""
 
@@ -55,7 +55,7 @@ class CheckpointSender:
         self.end(last=False)
 
     def send(self, checkpoint: Path, past: Past) -> None:
-        """Take over a file, in place of one that still waits."""
+        """Takes over a file, in place of one that still waits."""
         with self._changed:
             older, self._waiting = self._waiting, (checkpoint, past)
             if self._is_over or self._is_refused:
@@ -65,7 +65,9 @@ class CheckpointSender:
             older[0].unlink(missing_ok=True)
 
     def end(self, *, last: bool) -> None:
-        """Nothing more will come. `last`: another attempt will want the newest, so it gets some time to leave."""
+        """Ends the sending: nothing more will come. `last`: another attempt will want the newest, so it gets some time
+        to leave.
+        """
         with self._changed:
             self._is_over = True
             if not last and self._waiting is not None:

@@ -82,7 +82,7 @@ _LEASE = re.compile(r"(/agent/attempts/)[^/\s\"]+")
 
 
 def raise_for(method: str, path: str, answer: http.client.HTTPResponse, body: bytes) -> None:
-    """Do nothing if the answer is a success. Raises: `FarmError`, with what the farm says."""
+    """Checks that the answer is a success. Raises: `FarmError`, with what the farm says."""
     status = answer.status
     if 200 <= status < 300:
         return
@@ -127,10 +127,10 @@ class ClockWatch:
 
     def __init__(self) -> None:
         self.off_s = 0.0
-        """How far our clock is ahead, at the last answer; zero while it is within the tolerance."""
+        """The seconds that our clock was ahead at the last answer; zero while it is within the tolerance."""
 
     def compare(self, date: str | None) -> None:
-        """Take the `Date` header of an answer that has just come."""
+        """Compares our clock with the `Date` header of an answer that has just come."""
         farm_s = seconds_of(date)
         if farm_s is None:
             return
@@ -179,7 +179,7 @@ class FarmClient:
         self.program: Callable[[], Program] | None = None
         """Returns the program that this agent runs from, which is reported when it enrols and renews."""
         self.condition: Callable[[], Condition] | None = None
-        """How the device is, told with requests for work and heartbeats."""
+        """Returns the condition of the device, which is sent with requests for work and heartbeats."""
 
     def describe_own_data(self, datasets: tuple[OwnDataset, ...]) -> None:
         """Sets the data sets of its own that the device reports from now on, whenever it enrols or renews."""
@@ -235,7 +235,7 @@ class FarmClient:
         return self._clock.off_s != 0.0
 
     def clock_off_s(self) -> float:
-        """How far our clock is ahead of the farm's, to about a second. Raises: `FarmError`."""
+        """Returns how far our clock is ahead of the farm's, to about a second. Raises: `FarmError`."""
         with self._connection(self.server, TIMEOUT_S) as connection:
             asked_at = time.time()
             connection.request("GET", "/healthz")
@@ -248,7 +248,9 @@ class FarmClient:
         return now - farm_s - 0.5  # the header has whole seconds
 
     def lease(self, request: LeaseRequest) -> Envelope | None:
-        """Wait for work, up to `request.wait_s`: an assignment that nobody has verified yet. None: there is none."""
+        """Waits for work, up to `request.wait_s`, and returns an assignment that nobody has verified yet. None: there
+        is none.
+        """
         timeout_s = request.wait_s + LONG_POLL_GRACE_S
         return self._authorized(
             lambda: self._post(wire.LEASE_PATH, request, Envelope, timeout_s=timeout_s, none_on=204)
@@ -259,11 +261,11 @@ class FarmClient:
         return self.lease(LeaseRequest(self.session, 0.0, isolation_level))
 
     def refuse(self, outcome: Outcome) -> None:
-        """Tell the farm that what it gave last is not taken, and why."""
+        """Refuses the work that the farm gave last, and says why."""
         self._authorized(lambda: self._exchange("POST", wire.REFUSAL_PATH, dumps(outcome)))
 
     def still_open(self, runs: tuple[str, ...]) -> frozenset[str]:
-        """Which of these runs, that this device has had before, may still go on here."""
+        """Returns which of these runs, that this device has had before, may still go on here."""
         request = wire.KeptRuns(runs)
         return frozenset(self._authorized(lambda: self._post(wire.KEPT_PATH, request, wire.KeptRuns)).runs)
 

@@ -23,7 +23,7 @@ log = logging.getLogger("device_agents")
 FLUSH_S = 1.0
 CLOSE_TIMEOUT_S = 10.0
 MIN_STEP_INTERVAL_S = 0.1
-"""Between step (and progress) events; the report has every step."""
+"""Seconds between two step (or progress) events, at least; the report has every step."""
 MAX_WAITING = 20_000
 MAX_LOG_LINES = 500
 MAX_BATCH_BYTES = 1 << 19
@@ -50,12 +50,12 @@ class EventSender:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Send what is left, for at most `CLOSE_TIMEOUT_S`."""
+        """Sends what is left, for at most `CLOSE_TIMEOUT_S`."""
         self._closing.set()
         self._thread.join(timeout=CLOSE_TIMEOUT_S + 1)
 
     def add(self, kind: Any, **fields: Any) -> None:
-        """Queue one event; steps and progress are thinned to one per `MIN_STEP_INTERVAL_S`, the last always sent."""
+        """Queues one event; steps and progress are thinned to one per `MIN_STEP_INTERVAL_S`, the last always sent."""
         event = Event(sequence=0, at=time.time(), kind=kind, **fields)
         with self._lock:
             if kind in ("step", "progress", "log") and len(self._waiting) >= MAX_WAITING:
@@ -113,7 +113,7 @@ class EventSender:
                 return
 
     def _flush(self) -> None:
-        """Send everything that waits, batch by batch. Raises: `FarmError`."""
+        """Sends everything that waits, batch by batch. Raises: `FarmError`."""
         while True:
             with self._lock:
                 batch = _first_batch(self._waiting)
@@ -132,13 +132,13 @@ class EventSender:
                     self._number_again(batch[0].sequence)
 
     def _number_again(self, first: int) -> None:
-        """Without a gap, behind which the farm takes nothing."""
+        """Numbers the waiting events anew without a gap, behind which the farm takes nothing."""
         self._waiting = deque(replace(event, sequence=first + index) for index, event in enumerate(self._waiting))
         self._sequence = first + len(self._waiting) - 1
 
 
 def _first_batch(waiting: deque[Event]) -> tuple[Event, ...]:
-    """As many as go into one request."""
+    """Returns as many events as go into one request."""
     batch: list[Event] = []
     left_bytes = MAX_BATCH_BYTES
     for event in waiting:

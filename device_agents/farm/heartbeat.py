@@ -39,7 +39,7 @@ HUNG_S = 15.0
 LOOK_S = 2.5
 RESTART_S = 1.0
 STOPPED_INTERVALS = 10
-"""After so many intervals in which an agent was stopped (SIGSTOP, a debugger) its lease may run out."""
+"""The number of intervals for which an agent may be stopped (SIGSTOP, a debugger) before its lease may run out."""
 STOP_TIMEOUT_S = 5.0
 
 
@@ -133,7 +133,7 @@ class Heartbeat:
                 self._process.stdin.flush()
 
     def _watch(self) -> None:
-        """Listen, and start another process when this one has died or hangs: the lease must not run out for that."""
+        """Listens, and starts another process when this one has died or hangs: the lease must not run out for that."""
         while True:
             process = self._process
             assert process is not None
@@ -149,7 +149,7 @@ class Heartbeat:
                     self._start()
 
     def _listen(self, process: subprocess.Popen[bytes]) -> str:
-        """Until it ends, or gives no sign of life. Returns which."""
+        """Listens to the process until it ends, or gives no sign of life. Returns which."""
         assert process.stdout is not None
         watch, rest = Watch(), b""
         watch.look(process.pid, time.monotonic(), has_sign=True)

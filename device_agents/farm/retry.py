@@ -35,7 +35,7 @@ MAX_RETRY_AFTER_S = 120.0
 
 @dataclass(frozen=True)
 class Policy:
-    """How often and how patiently. `attempts` None: for ever."""
+    """The number and the patience of retries. `attempts` None: for ever."""
 
     attempts: int | None
     first_s: float
@@ -46,7 +46,7 @@ class Policy:
 ENROL = Policy(None, 1.0, 60.0)
 LEASE = Policy(None, 1.0, 15.0)
 REFUSED_S = 60.0
-"""Before asking for work again after the farm has said no."""
+"""Seconds before the next request for work after the farm has said no."""
 DOWNLOAD = Policy(5, 0.5, 10.0)
 EVENTS = Policy(None, 0.5, 10.0)
 UPLOAD = Policy(5, 0.5, 10.0)
@@ -74,7 +74,7 @@ def wait_after(error: FarmError, computed_s: float) -> float:
 
 
 def call(policy: Policy, action: Callable[[], T], *, sleep: Sleep = time.sleep, trouble: Trouble | None = None) -> T:
-    """Call `action` until it succeeds, the policy is used up, or the error is not worth retrying (then raised).
+    """Calls `action` until it succeeds, the policy is used up, or the error is not worth retrying (then raised).
 
     `sleep` may end early (an `Event.wait`): a true answer means that the caller wants to stop, and the error is raised.
     `trouble` reports failures that are tried again, and their end.

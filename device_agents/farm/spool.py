@@ -70,7 +70,7 @@ class Spool:
     def put(
         self, lease_token: str, envelope: bytes, *, weights: Path | None, weights_digest: str | None
     ) -> SpooledResult:
-        """Keep a result, whole or not at all, also when the power fails. `weights` is moved here."""
+        """Stores a result, whole or not at all, also when the power fails. `weights` is moved here."""
         half = self.pending_folder / f".{lease_token}"
         shutil.rmtree(half, ignore_errors=True)
         half.mkdir(mode=0o700)
@@ -96,7 +96,7 @@ class Spool:
     def send(
         self, result: SpooledResult, client: FarmClient, *, policy: retry.Policy, sleep: Callable[[float], object]
     ) -> str:
-        """Send one result and drop it, or keep it as evidence when the farm refuses it. Returns what the farm said.
+        """Sends one result and drops it, or stores it as evidence when the farm refuses it. Returns the farm's answer.
 
         Raises: `FarmError` when the farm cannot take it for now; the result stays pending.
         """
@@ -117,7 +117,7 @@ class Spool:
         return answer
 
     def keep(self, result: SpooledResult, why: str) -> None:
-        """Move a result to the evidence."""
+        """Moves a result to the evidence."""
         (result.folder / "why.txt").write_text(why)
         target = self.kept_folder / result.lease_token
         shutil.rmtree(target, ignore_errors=True)
@@ -140,7 +140,7 @@ def _send(result: SpooledResult, client: FarmClient, policy: retry.Policy, sleep
 def _send_bare(
     result: SpooledResult, client: FarmClient, policy: retry.Policy, sleep: Callable[[float], object], why: Refused
 ) -> str:
-    """Tell the farm how the attempt ended, without the figures that it refused. Raises: `FarmError`."""
+    """Reports to the farm how the attempt ended, without the figures that it refused. Raises: `FarmError`."""
     try:
         report = bare(result.report(), f"the farm refused the report: {why}")
     except (OSError, ProtocolError):

@@ -36,7 +36,7 @@ _PROGRAM = re.compile(r"program-[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this device is to its farm, and whom it trusts."""
+    """The identity of this device at its farm, and the keys that it trusts."""
 
     device_id: str
     server: str
@@ -99,8 +99,9 @@ class StateFolder:
         return (self.path / "device-key").exists()
 
     def remove_if_new(self) -> None:
-        """Leave the disk as it was before this agent came, if it has enrolled nowhere: a folder that was empty, or had
-        the agent's own program in it (`unpack.py`), stays empty. Folders above it that had to be made stay, too."""
+        """Leaves the disk as it was before this agent came, if it has enrolled nowhere: a folder that was empty, or had
+        the agent's own program in it (`unpack.py`), stays empty. Folders above it that had to be made stay, too.
+        """
         if not self._is_new or (self.path / "identity.json").exists():
             return
         shutil.rmtree(self.path, ignore_errors=True)
@@ -123,7 +124,7 @@ class StateFolder:
             raise EnrolmentError(f"{path} is not a device key; delete the state folder and enrol again") from None
 
     def identity(self) -> Identity | None:
-        """Who we are; None before enrolment."""
+        """Returns the device's identity; None before enrolment."""
         path = self.path / "identity.json"
         try:
             return loads(Identity, path.read_bytes())
@@ -157,7 +158,7 @@ class StateFolder:
             self.write("choices.json", dumps(choices))
 
     def raise_release(self, key_id: str, release_number: int) -> None:
-        """Remember the highest release number seen for a key. It never falls."""
+        """Remembers the highest release number seen for a key. It never falls."""
         with self.locked("identity"):
             identity = self.identity()
             if identity is None or identity.highest_release.get(key_id, -1) >= release_number:
@@ -165,7 +166,9 @@ class StateFolder:
             self.save_identity(replace(identity, highest_release={**identity.highest_release, key_id: release_number}))
 
     def use(self, mark: str, *, expires_at: float, now: float) -> bool:
-        """Remember that this was taken, on disk, before anything is done with it; False: it was taken before."""
+        """Records on disk that this was taken, before anything is done with it. Returns False if it was taken
+        before.
+        """
         with self.locked("identity"):
             path = self.path / "used.json"
             try:
@@ -182,7 +185,7 @@ class StateFolder:
             return True
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace one file: written beside it with mode 0600, flushed to disk, renamed."""
+        """Replaces one file: written beside it with mode 0600, flushed to disk, renamed."""
         path = self.path / name
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -193,7 +196,7 @@ class StateFolder:
         temporary.replace(path)
 
     def forget_programs(self, *, running: Path) -> None:
-        """Remove what one-file agents of before laid out here (`unpack.py`), but the newest: it is the way back.
+        """Removes what one-file agents of before laid out here (`unpack.py`), but the newest: it is the way back.
 
         Only while the agent's lock is held: an agent at work starts its processes from its own folder.
         """
@@ -203,7 +206,7 @@ class StateFolder:
 
     @contextmanager
     def locked(self, name: str, *, wait: bool = True) -> Iterator[None]:
-        """Hold `name`.lock. Raises `BlockingIOError` when not `wait` and another process holds it."""
+        """Holds `name`.lock. Raises `BlockingIOError` when not `wait` and another process holds it."""
         with (self.path / f"{name}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield

@@ -21,7 +21,7 @@ class Trouble:
         self._next_s, self._pause_s = 0.0, FIRST_PAUSE_S
 
     def begin(self, problem: FarmError) -> None:
-        """Report that a call has failed and will be tried again."""
+        """Reports that a call has failed and will be tried again."""
         now_s = self._clock()
         if self._since_s is None:
             self._since_s, self._next_s, self._pause_s = now_s, now_s, FIRST_PAUSE_S
@@ -37,7 +37,7 @@ class Trouble:
         self._next_s, self._pause_s = now_s + self._pause_s, min(MOST_PAUSE_S, 2 * self._pause_s)
 
     def end(self) -> None:
-        """Report that a call has succeeded."""
+        """Reports that a call has succeeded."""
         if self._since_s is not None:
             log.info(
                 "the farm at %s answers again, after %s", self._server, format_duration(self._clock() - self._since_s)

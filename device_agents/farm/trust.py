@@ -67,7 +67,7 @@ def verify_offer(envelope: Envelope, identity: Identity, *, now: float) -> tuple
 
 
 def open_envelope(envelope: Envelope, trusted_keys: Mapping[str, str]) -> tuple[Assignment, str]:
-    """Verify the signature, then, only then, parse the payload. Raises: `Untrusted`."""
+    """Verifies the signature, then, only then, parses the payload. Raises: `Untrusted`."""
     payload, key_id = open_bytes(envelope, ASSIGNMENT_TYPE, trusted_keys)
     try:
         return loads(Assignment, payload), key_id

@@ -30,7 +30,9 @@ class Unfinished:
         self._folder = folder
 
     def keep(self, run_id: str, checkpoint: Path) -> None:
-        """Put a copy in place of the run's older one, whole or not at all, also if the power fails. Raises: OSError."""
+        """Puts a copy in place of the run's older one, whole or not at all, also if the power fails. Raises:
+        OSError.
+        """
         if not _RUN.fullmatch(run_id):
             raise OSError(f"a run called {run_id!r:.120} has no checkpoint of its own")
         draft = self._folder / f".{run_id}"
@@ -65,7 +67,7 @@ class Unfinished:
         return tuple(path.name for path in sorted(folders, key=lambda path: path.stat().st_mtime_ns))
 
     def tidy(self, client: FarmClient) -> None:
-        """Remove those of runs that have ended, or that the farm does not know. Raises: `EnrolmentError`.
+        """Removes those of runs that have ended, or that the farm does not know. Raises: `EnrolmentError`.
 
         And what an agent had begun to write when it died: none is being written between two runs.
         """

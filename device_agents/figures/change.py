@@ -1,4 +1,4 @@
-"""Where the times of one thing, measured again and again on one device, changed for good.
+"""Lasting changes in the times of one thing, measured again and again on one device.
 
 A device makes the same run every day. Its times move by its own noise, which they show themselves; a change is where
 two means, before and after, stand further apart than that noise lets them, however often one looks.
@@ -37,10 +37,10 @@ SHOWN = 0.95
 
 @dataclass(frozen=True)
 class Change:
-    """From one run to the next."""
+    """A lasting change from one run to the next."""
 
     at: int
-    """How many runs came before it."""
+    """The number of runs before it."""
     ratio: float
     """Ratio of the time after the change to the time before."""
     interval: Interval

@@ -26,12 +26,12 @@ class Compared:
     place: int
     median_us: float
     ratio: Ratio | None
-    """None of the first."""
+    """The ratio to the first bundle; None for the first itself."""
     message: str
 
     @property
     def fields(self) -> dict[str, Any]:
-        """As it is shown: plain, and null where there is none."""
+        """Returns the row's figures as they are shown: plain, and null where there is none."""
         low, high = (self.ratio and self.ratio.interval) or (None, None)
         return {
             "median_us": self.median_us,
@@ -44,7 +44,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that is worked out from a comparison's raw times."""
+    """The figures that are worked out from a comparison's raw times."""
 
     rounds: int
     rows: tuple[Compared, ...]
@@ -86,7 +86,9 @@ def _median_us(rounds: tuple[Round, ...], place: int) -> float:
 
 
 def ratio_text(ratio: Ratio, effect: float) -> str:
-    """Beside the first: `1.031x slower (1.026 to 1.036x)`, `no difference of 1% or more (...)`, or `cannot tell`."""
+    """Returns the ratio to the first as text: `1.031x slower (1.026 to 1.036x)`, `no difference of 1% or more (...)`,
+    or `cannot tell`.
+    """
     interval = ratio.interval
     if interval is None:
         return "cannot tell: too few rounds"

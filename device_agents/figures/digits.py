@@ -1,5 +1,6 @@
-"""How a time and a ratio are written, the same everywhere: a time with three digits, its interval with as many as it
-bears."""
+"""The writing of times and ratios, the same everywhere: a time with three digits, its interval with as many as it
+bears.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ DIGITS, MOST_DIGITS = 3, 6
 LOSS_DIGITS = 4
 """Digits of a loss: losses differ late."""
 HUGE = 1e15
-"""From here on a figure is written with its power of ten."""
+"""The size from which a figure is written with its power of ten."""
 LEAST_PLACES, MOST_PLACES = 2, 4
-"""After the point of a ratio."""
+"""The fewest and the most places after the point of a ratio."""
 TIME_UNITS = (("s", 6), ("ms", 3), ("us", 0), ("ns", -3))
-"""Each is that power of ten of a microsecond."""
+"""Units of time, each with its power of ten of a microsecond."""
 
 
 def step_time(us: float) -> str:
@@ -76,7 +77,9 @@ def rounded(value: float, digits: int = DIGITS) -> str:
 
 
 def places_of_digits(value: float, digits: int) -> int:
-    """After the point of a positive figure that has so many in all; below 0: digits before it that are not told."""
+    """Returns the places after the point of a positive figure that has so many digits in all; below 0: digits before it
+    that are left out.
+    """
     magnitude = _magnitude(value)
     places = digits - 1 - magnitude
     return places - (_magnitude(round(value, places)) > magnitude)  # 9.996 is 10.0

@@ -9,8 +9,9 @@ from functools import cache
 from typing import NamedTuple
 
 MEDIAN_COST = math.sqrt(math.pi / 2)
-"""How much wider the median's error is than the mean's where errors are normal; elsewhere the median's is the smaller
-one, so that an interval with this factor is too wide rather than too narrow."""
+"""The ratio of the median's error to the mean's where errors are normal; elsewhere the median's is the smaller one, so
+that an interval with this factor is too wide rather than too narrow.
+"""
 
 
 class Interval(NamedTuple):
@@ -62,7 +63,9 @@ def walsh(values: Sequence[float]) -> list[float]:
 
 @cache
 def ranks_left_out(count: int, confidence: float) -> int | None:
-    """How many means of pairs lie outside at each end: the most such that both ends together are improbable enough."""
+    """Returns how many means of pairs lie outside at each end: the most such that both ends together are improbable
+    enough.
+    """
     ways = [1]  # by sum of ranks: how many choices of signs have it
     for rank in range(1, count + 1):
         longer = ways + [0] * rank
@@ -79,7 +82,7 @@ def ranks_left_out(count: int, confidence: float) -> int | None:
 
 @cache
 def student(confidence: float, freedom: int) -> float:
-    """How many standard errors to each side hold that share of Student's distribution."""
+    """Returns how many standard errors to each side hold that share of Student's distribution."""
     low, high = 0.0, 1.0
     while _student_within(high, freedom) < confidence:
         low, high = high, 2 * high

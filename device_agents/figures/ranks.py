@@ -1,4 +1,4 @@
-"""Which ranks by time several runs may have that were made apart: ranges, where noise leaves more than one."""
+"""The ranks by time of several runs that were made apart: ranges, where noise leaves more than one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from device_agents.figures.intervals import student
 from device_agents.figures.separate_runs import CONFIDENCE, Standing, half_width
 
 FALSE_RANK = 0.05
-"""How often chance alone puts any run of a ranking before another one that takes as long, at most: over all pairs."""
+"""The probability that chance alone puts any run of a ranking before another one that takes as long, at most: over all
+pairs.
+"""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """From `best`, 1 more than there are runs likely faster, to `worst`, as many as there are not likely slower."""
+    """The possible ranks of a run: from `best`, 1 more than there are runs likely faster, to `worst`, as many as there
+    are not likely slower.
+    """
 
     best: int
     worst: int

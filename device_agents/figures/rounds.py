@@ -1,4 +1,4 @@
-"""How much longer one step takes than another, from processes that took turns: the statistics of a compare job.
+"""The statistics of a compare job: how much longer one step takes than another, from processes that took turns.
 
 A round has two processes of each bundle, in an order that chance chooses, and then the same order backwards (A B B A,
 or B A A B). Of a bundle's two the quicker counts: something else that ran meanwhile seldom slows both, and whatever
@@ -21,13 +21,15 @@ from device_agents.figures.intervals import Interval, by_signed_ranks, ranks_lef
 from device_agents.figures.warm_up import settled
 
 LOOKS = (12, 18, 27, 40)
-"""After so many rounds it is asked whether the comparison may end. The last of them ends it, or its time does."""
+"""The numbers of rounds after which the comparison may end. The last of them ends it, or its time does."""
 PILOT = 4
 """Rounds after which it is told what the comparison can find. They decide nothing by themselves."""
 FALSE_ALARM = 0.004
-"""How often equal bundles are called different, at most: shared out among looks, the end by the clock, and pairs."""
+"""The probability that equal bundles are called different, at most: shared out among looks, the end by the clock, and
+pairs.
+"""
 FOUND = 0.95
-"""How often a difference of the detectable size is found."""
+"""The probability that a difference of the detectable size is seen."""
 RANK_EFFICIENCY = 3 / math.pi
 """Efficiency of signed ranks relative to means where noise is normal, and rounds are many."""
 FEWEST, FEW_COST, FEW_COST_OF_EACH = 8, 1.9, 0.35
@@ -51,7 +53,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How the time of one bundle stands to the first one's."""
+    """The ratio of one bundle's time to the first one's."""
 
     bundle: int
     ratio: float

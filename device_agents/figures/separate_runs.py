@@ -23,7 +23,7 @@ CONFIDENCE = 0.995
 
 @dataclass(frozen=True)
 class Variation:
-    """How much the logarithm of a run's time varies from one run of the same to the next on one device."""
+    """The variation of the logarithm of a run's time from one run of the same to the next on one device."""
 
     deviation: float
     freedom: int
@@ -64,7 +64,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where the logarithm of a run's time stands, and how surely: what any rule of two or more runs goes by."""
+    """The place of the logarithm of a run's time, and how sure it is: what any rule of two or more runs goes by."""
 
     middle: float
     variance: float
@@ -73,7 +73,7 @@ class Standing:
 
 
 def standing(run: Run) -> Standing | None:
-    """None where nothing can be said of the run (`silence`)."""
+    """Returns the standing of a run; None where nothing is known of it (`silence`)."""
     if silence(run):
         return None
     variance = run.variation.deviation**2 + error_of_median([math.log(us) for us in run.block_us]) ** 2
@@ -100,7 +100,7 @@ def ratio_interval(base: Run, other: Run) -> Interval | None:
 
 @dataclass(frozen=True)
 class Difference:
-    """How one run's time stands to another's that was not made together with it."""
+    """The ratio of one run's time to another's that was not made together with it."""
 
     ratio: float
     interval: Interval | None

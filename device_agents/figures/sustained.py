@@ -31,8 +31,9 @@ each other.
 LEAST_FREEDOM = 3
 CONFIDENCE = 0.99
 CELLS = 100
-"""That the curve is looked at in for its onset: a brief dip is a cell or two, and noise has less memory from one to the
-next."""
+"""The number of cells in which the curve is searched for its onset: a brief dip is a cell or two, and noise has less
+memory from one to the next.
+"""
 LEAST_CELLS = 20
 LEAST_AFTER = 0.05
 """The share of the curve that must follow the onset: of what is slow at the very end nobody knows if it stays so."""
@@ -41,7 +42,7 @@ PARTS = 5
 MOST_MEMORY = 0.9
 """The most that a value may remember of the one before it: what a curve that short can show."""
 LEAST_RISE_CELLS = 3
-"""On each side of a change."""
+"""The fewest cells on each side of a change."""
 CLEAR = 3.0
 """Deviations above the cells before: such a one is of the rise."""
 RISE_SHARE = 0.5
@@ -85,18 +86,18 @@ class SustainedReport(Protocol):
 
 @dataclass(frozen=True)
 class Curve:
-    """All that is worked out from the windows, and what the board said meanwhile."""
+    """The figures that are worked out from the windows, and the board's own reports meanwhile."""
 
     lasted_s: float
     first_us: float
-    """At the beginning, after the warm-up and before the onset."""
+    """The time of a step at the beginning, after the warm-up and before the onset."""
     sustained_us: float
-    """Over the last third."""
+    """The time of a step over the last third."""
     ratio: float
     interval: Interval | None
     """The interval of the ratio; None where there are too few windows."""
     onset_s: float | None
-    """From the first step on; none where it does not slow down for good."""
+    """Seconds from the first step to the onset; none where it does not slow down for good."""
     busy: float
     """The share of wall time that steps filled, about."""
     throttled_s: float | None
@@ -110,7 +111,7 @@ class Curve:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """As it is shown: plain, and null where there is none."""
+        """Returns the curve's figures as they are shown: plain, and null where there is none."""
         low, high = self.interval or (None, None)
         first_hz, last_hz = self.clock_hz or (None, None)
         return {
@@ -138,7 +139,9 @@ class Stretch(NamedTuple):
 
 
 def window_count(lasts_s: float) -> int:
-    """Into how many windows so many seconds are split: 600, as far as each takes a second at least."""
+    """Returns the number of windows that so many seconds are split into: 600, as far as each takes a second at
+    least.
+    """
     return max(1, min(MOST_WINDOWS, int(lasts_s / LEAST_WINDOW_S)))
 
 
@@ -199,9 +202,10 @@ def onset_of(us: Sequence[float | None], start: int = 0) -> int | None:
 
 
 def memory(stretches: Iterable[Sequence[float]]) -> float:
-    """How much of a value's deviation is left in the next one, as in a first-order autoregression: from how far values
-    are from the middle of their neighbours, next to them and one further. Changes, brief dips and what rises evenly
-    hardly count."""
+    """Returns how much of a value's deviation is left in the next one, as in a first-order autoregression: from how far
+    values are from the middle of their neighbours, next to them and one further. Changes, brief dips and what rises
+    evenly hardly count.
+    """
     near, far = [], []
     for values in stretches:
         near += [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:])]
@@ -220,8 +224,9 @@ def memory(stretches: Iterable[Sequence[float]]) -> float:
 
 
 def _rise(cells: Sequence[float], least: float, after: int, price: float) -> int | None:
-    """With which cell a rise of at least so much begins that lasts; none of the last `after` cells. `price`: of a
-    change, for each natural logarithm of the number of cells."""
+    """Returns the cell with which a rise of at least so much begins that lasts; none of the last `after` cells.
+    `price`: of a change, for each natural logarithm of the number of cells.
+    """
     if len(cells) < 2 * after:
         return None
     price *= math.log(len(cells))
@@ -290,8 +295,9 @@ def _interval(first: Sequence[float], last: Sequence[float]) -> Interval | None:
 
 
 def _wider(correlation: float, length: float) -> float:
-    """How much larger the error of a mean of blocks is than if they were independent: of a first-order autoregression
-    that keeps so much from one window to the next, in blocks of so many windows."""
+    """Returns how much larger the error of a mean of blocks is than if they were independent: of a first-order
+    autoregression that keeps so much from one window to the next, in blocks of so many windows.
+    """
     complement = 1 - correlation**length
     alike = correlation * complement**2 / (length * (1 - correlation**2) - 2 * correlation * complement)
     return math.sqrt((1 + alike) / (1 - alike))

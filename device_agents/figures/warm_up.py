@@ -1,4 +1,4 @@
-"""From which step on a process runs at its own pace: found in the times, not counted beforehand.
+"""The step from which a process runs at its own pace: worked out from the times, not counted beforehand.
 
 Caches fill, pages are mapped, clocks rise: the first steps of a process take longer. They are one or more stretches,
 each slower than what follows, and no stretch is a step or two that something disturbed in the midst of others.
@@ -20,13 +20,13 @@ PRICE = 3.0
 more.
 """
 QUIET_FACTOR = 2.1
-"""From the lower quartile of normal noise's absolute values to their median."""
+"""The ratio of the median of normal noise's absolute values to their lower quartile."""
 LEAST_DEVIATION = 1e-3
 """The least deviation of the logarithm of a time: clocks are no finer."""
 
 
 def settled_from(step_us: Sequence[float], *, most: int) -> int:
-    """How many steps are warm-up, at most `most`: up to the last change after which steps are faster.
+    """Returns how many steps are warm-up, at most `most`: up to the last change after which steps are faster.
 
     A change is where two middle values, one before and one after, explain the logarithms of the times better than one
     does, by more than `PRICE`. What follows it is looked at again: a ramp is many changes. `most` itself means that
@@ -43,18 +43,18 @@ def settled_from(step_us: Sequence[float], *, most: int) -> int:
 
 
 def allowance(steps: int) -> int:
-    """How many steps a process that is to have `steps` settled ones is given for its warm-up, beside them."""
+    """Returns how many steps a process that is to have `steps` settled ones is given for its warm-up, beside them."""
     return min(MOST_ALLOWED, max(LEAST_SETTLED, steps // 3))
 
 
 def settled(step_us: Sequence[float], steps: int) -> Sequence[float]:
-    """So many steps of a process, from the first after its warm-up on; what it has beyond them is left out."""
+    """Returns so many steps of a process, from the first after its warm-up on; what it has beyond them is left out."""
     warm_up_steps = settled_from(step_us, most=max(0, len(step_us) - steps))
     return step_us[warm_up_steps : warm_up_steps + steps]
 
 
 def _change(logs: Sequence[float], most: int) -> int:
-    """After how many values the rest is lower; 0 if none is worth its price."""
+    """Returns the number of values after which the rest is lower; 0 if no change is worth its price."""
     price = PRICE * deviation(logs) * math.log(len(logs))
     saved, best = 0.0, 0
     before: list[float] = []
@@ -71,7 +71,7 @@ def _change(logs: Sequence[float], most: int) -> int:
 
 
 def spread(ordered: Sequence[float]) -> float:
-    """How far the values are from their middle one, together: those above it less those below it."""
+    """Returns how far the values are from their middle one, together: those above it less those below it."""
     half = len(ordered) // 2
     return sum(ordered[len(ordered) - half :]) - sum(ordered[:half])
 

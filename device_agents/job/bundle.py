@@ -74,7 +74,7 @@ class UnpackedBundle:
 
 
 def unpack(archive: Path, folder: Path, *, max_total_bytes: int = MAX_TOTAL_BYTES) -> UnpackedBundle:
-    """Unpack `archive` into the new folder `folder` and check it against its manifest.
+    """Unpacks `archive` into the new folder `folder` and checks it against its manifest.
 
     Raises: `BadBundle` (`bundle.unsafe` for what no compiler of ours writes, `bundle.invalid` for the rest).
     """

@@ -17,14 +17,14 @@ from pathlib import Path
 
 MAX_PROCESSES = 512
 LEAF = "pockfarm-agent"
-"""Where the agent itself moves to, below its own group."""
+"""The group that the agent itself moves to, below its own group."""
 _CONTROLLERS = ("memory", "pids")
 _V1_UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True)
 class Parent:
-    """Where groups of jobs are made: one folder (version 2), or one for each controller (version 1)."""
+    """The place where groups of jobs are made: one folder (version 2), or one for each controller (version 1)."""
 
     version: int
     folders: Mapping[str, Path]
@@ -48,7 +48,7 @@ class JobCgroup:
 
     version: int
     paths: Mapping[str, Path]
-    """By controller; the same one for each in version 2."""
+    """The folders by controller; the same one for each in version 2."""
 
     @property
     def memory(self) -> Path:
@@ -88,7 +88,7 @@ class JobCgroup:
         return int(events.get("oom_kill", "0")) > 0
 
     def kill(self) -> None:
-        """End every process in it."""
+        """Kills every process in it."""
         if self.version == 2:
             with contextlib.suppress(OSError):
                 (self.memory / "cgroup.kill").write_text("1")
@@ -99,7 +99,7 @@ class JobCgroup:
                     os.kill(int(pid), signal.SIGKILL)
 
     def remove(self) -> None:
-        """Kill what is left and remove the group; a group that will not go is left to the system."""
+        """Kills what is left and removes the group; a group that will not go is left to the system."""
         remaining = set(self.paths.values())
         for _ in range(50):
             self.kill()
@@ -115,7 +115,7 @@ class JobCgroup:
 
 
 def prepare(root: Path = Path("/sys/fs/cgroup"), own_groups: str | None = None) -> Parent | None:
-    """Make room for jobs under the agent's own cgroup; None when that cannot be done.
+    """Makes room for jobs under the agent's own cgroup. Returns None when that cannot be done.
 
     `own_groups` is what /proc/self/cgroup says. With version 2 a group with members may not give controllers to
     children, so the agent moves itself one level down first.

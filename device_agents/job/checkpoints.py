@@ -17,7 +17,7 @@ OnCheckpoint = Callable[[Path, Past], None]
 
 @dataclass(frozen=True)
 class Earlier:
-    """Where another attempt stood."""
+    """The point that another attempt had reached."""
 
     past: Past
     state: Path
@@ -27,7 +27,9 @@ class Earlier:
 
 
 def take_apart(checkpoint: Path, key: str, *, must_fit: bool = False) -> Earlier:
-    """Make a whole checkpoint what its binary reads. Raises: `BadData` (`checkpoint.format`, `checkpoint.key`)."""
+    """Turns a whole checkpoint into what its binary reads. Raises: `BadData` (`checkpoint.format`,
+    `checkpoint.key`).
+    """
     try:
         with checkpoint.open("r+b") as file:
             past, state_bytes = read_past(file)
@@ -70,7 +72,7 @@ class CheckpointKeeper:
         raise BadOutput("checkpoint.step", f"{self._name} is of step {of_step:,}, the binary told of step {step:,}")
 
     def hand_on(self, past: Past, to: OnCheckpoint) -> None:
-        """Give away the checkpoint of this step, whole, if it is to be had. Raises: as `take`."""
+        """Hands on the checkpoint of this step, whole, if it is to be had. Raises: as `take`."""
         path = self.take(past.step)
         if path is not None:
             with path.open("ab") as file:
@@ -94,7 +96,7 @@ CANNOT_KEEP = (AttemptError, ProtocolError, OSError)
 
 
 def hand_to(path: Path) -> OnCheckpoint:
-    """Each checkpoint becomes the file `path`, in place of the one before."""
+    """Returns a function that makes each checkpoint the file `path`, in place of the one before."""
 
     def replace(checkpoint: Path, past: Past) -> None:
         draft = path.with_name(f"{path.name}.{os.getpid()}.part")

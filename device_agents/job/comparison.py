@@ -16,7 +16,7 @@ class ComparisonFindings:
     steps: int
     processes: list[ComparedProcess] = field(default_factory=list)
     threads: dict[int, int] = field(default_factory=dict)
-    """By the bundle's place, as its binary says."""
+    """The number of threads by the bundle's place, as its binary says."""
     foreseen_rounds: int | None = None
     ended: Why = "cut"
 

@@ -44,7 +44,7 @@ class Confinement:
         return lambda: should_stop() or self.disk.check()
 
     def check(self, ending: Ending, process: Process) -> None:
-        """How a process ended, and what it wrote between the last look and its end. Raises: `AttemptError`."""
+        """Checks how a process ended, and what it wrote between the last look and its end. Raises: `AttemptError`."""
         try:
             step.check(ending, process)
         except StepFailed as error:
@@ -57,7 +57,9 @@ class Confinement:
 
 @contextmanager
 def confined(sandbox: Sandbox, job: Job, name: str) -> Iterator[Confinement]:
-    """Set up for one job, and taken down with all that it left running. Raises: `AttemptError`, `OSError`."""
+    """Sets the confinement up for one job, and in the end takes it down with all that it left running. Raises:
+    `AttemptError`, `OSError`.
+    """
     with sandbox.of_one_job() as job_sandbox:
         out = job.folder / OUT
         out.mkdir(exist_ok=True)

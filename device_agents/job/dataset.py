@@ -50,7 +50,7 @@ _MAGIC = b"\x93NUMPY"
 LABELS = "y"
 """The array of labels, unless a bundle says otherwise."""
 _INPUT = "input."
-"""Before the name of an input that is called as the labels are."""
+"""The prefix of an input's name that is the same as the labels'."""
 _END = struct.Struct("<4s4H2LH")
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _HEADER = re.compile(
@@ -69,12 +69,12 @@ class DataFiles:
 
     inputs: Mapping[str, Path]
     labels: Mapping[str, Path]
-    """By array, in the bundle's order."""
+    """The files of the labels by array, in the bundle's order."""
     samples: int
 
     @property
     def size_bytes(self) -> int:
-        """On disk."""
+        """Returns the size on disk."""
         return sum(file.stat().st_size for file in (*self.inputs.values(), *self.labels.values()))
 
 
@@ -101,7 +101,7 @@ def split_data_sets(
 def split_npz(
     archive: Path, folder: Path, inputs: Sequence[str], *, max_bytes: int, labels: Sequence[str] = (LABELS,)
 ) -> DataFiles:
-    """Rewrite `archive` as one `.npy` file per model input and one per array of `labels`, in `folder`.
+    """Rewrites `archive` as one `.npy` file per model input and one per array of `labels`, in `folder`.
 
     The archive holds one array per model input, by its name (or `x` when there is one input), and each array of labels
     by its own (`y` in most bundles); an input that is called as one of them is `input.y` (or `x`). Samples are the
@@ -124,13 +124,13 @@ class Head:
     name: str
     member: str
     dtype: str
-    """As NumPy names it: `float32`."""
+    """The element type as NumPy names it: `float32`."""
     shape: tuple[int, ...]
     header_bytes: int
 
 
 def heads(archive: Path) -> list[Head]:
-    """Every array of an npz, checked by its directory and headers as for a job. Raises: `BadData`."""
+    """Returns every array of an npz, checked by its directory and headers as for a job. Raises: `BadData`."""
     try:
         _check_end(archive)
         with zipfile.ZipFile(archive) as npz:
@@ -257,7 +257,7 @@ def _missing(what: str, members: Sequence[str]) -> BadData:
 
 
 def _look(npz: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Array:
-    """Read the member's header, and no more of it. Raises: `BadData`."""
+    """Reads the member's header, and no more of it. Raises: `BadData`."""
     name = member.filename
     if member.flag_bits & _ENCRYPTED:
         raise BadData("data.format", f"{name} is encrypted")

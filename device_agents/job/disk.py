@@ -29,7 +29,7 @@ MAX_FILES = 1000
 RESERVE_BYTES = 32 << 20
 """Bytes of the disk that are kept for the agent's own report."""
 UNSEEN_BYTES = 512 << 20
-"""That the disk may lose beyond what is seen in the job's folder before somebody must stop."""
+"""Bytes that the disk may lose beyond what is seen in the job's folder before somebody must stop."""
 
 
 class DiskWatch:
@@ -53,7 +53,9 @@ class DiskWatch:
         return self.look()
 
     def room_bytes(self) -> int:
-        """That one file may take now: the rest of the disk is the agent's. Half of a disk with hardly any room."""
+        """Returns how many bytes one file may take now: the rest of the disk is the agent's. Half of a disk with hardly
+        any room.
+        """
         free_bytes = _free_bytes(self._folder)
         return max(free_bytes - RESERVE_BYTES, free_bytes // 2)
 
@@ -66,7 +68,7 @@ class DiskWatch:
         return Stopped("device.disk", message, cause="device", hint="make room on the device's disk")
 
     def look(self) -> Stopped | None:
-        """As `check`, now."""
+        """Checks at once, as `check` does."""
         used_bytes, files = _used(self._folder, self.pid)
         if files > MAX_FILES:
             return Stopped("limits.files", f"the job made more than {MAX_FILES:,} files", cause="limits")

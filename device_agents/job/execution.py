@@ -63,9 +63,9 @@ from device_agents.wire import (
 from device_agents.wire.plausibility import check_kernel
 
 TELL_S = 2.0
-"""Between two words of how far it is."""
+"""Seconds between two reports of how far the job is."""
 OUTPUT_BYTES_PER_S = 1 << 24
-"""That a process may write: ten times what the quickest step has written."""
+"""Bytes a second that a process may write: ten times what the quickest step has written."""
 
 
 class Sustaining:
@@ -135,7 +135,9 @@ class Sustaining:
 
 
 def lasts_s(settings: RunSettings, limit_s: float) -> float:
-    """How long steps follow each other: as long as is asked for, as far as the time of all processes allows."""
+    """Returns how long steps follow each other: as long as the settings want, as far as the time of all processes
+    allows.
+    """
     return min(settings.sustained_s, SUSTAIN_SHARE * limit_s)
 
 
@@ -248,7 +250,7 @@ class Execution:
         )
 
     def run(self) -> None:
-        """Run the job's mode. Raises: `AttemptError`; `findings` holds what was found until then."""
+        """Runs the job's mode. Raises: `AttemptError`; `findings` then holds the results so far."""
         check_fits(self.job, self.device)
         modes = {
             "profile": self._profile,
@@ -269,7 +271,7 @@ class Execution:
                 self.findings.energy_use = None if self.device.is_emulated else self._sampler.energy()
 
     def keep(self, name: str) -> KeptOutput:
-        """Take a file of the job out of its reach. Raises: `BadOutput`, `Stopped`."""
+        """Takes a file of the job out of its reach. Raises: `BadOutput`, `Stopped`."""
         return self._processes.keep(name)
 
     def _profile(self) -> None:
@@ -299,7 +301,7 @@ class Execution:
         self.findings.exported = self.keep(EXPORTED)
 
     def _start_training(self) -> None:
-        """From the first step."""
+        """Starts training from the first step."""
         self.findings.evaluation_before = self._evaluate("before", weights_words(self.job), self.job.data)
         if self.job.validation is not None:
             # What is wrong with it ends the run now, and not at the first validation.
@@ -307,7 +309,7 @@ class Execution:
         self._train_from(None)
 
     def _goes_on(self, earlier: Earlier) -> bool:
-        """Train from where another attempt stood; False if the binary does not take what that one has left."""
+        """Trains from where another attempt stood. Returns False if the binary does not take what that one has left."""
         past, findings = earlier.past, self.findings
         findings.losses, findings.evaluation_before = list(past.losses), past.evaluation_before
         try:
@@ -479,7 +481,7 @@ class Execution:
             training.take_error(event)
 
     def _keep_checkpoint(self, training: TrainingFindings) -> None:
-        """Hand on what another attempt could go on from. A run that has none of it goes on itself."""
+        """Hands on what another attempt could go on from. A run that has none of it goes on itself."""
         if self._keeper is None or self.job.on_checkpoint is None:
             raise ProtocolError("checkpoint", "none was asked for")
         past = training.past(self.job.key, self._identity, self.findings.losses, self.findings.evaluation_before)

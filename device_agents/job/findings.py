@@ -53,9 +53,9 @@ class Findings:
     """(when, hertz), of more samples than the states."""
     run_s: float = 0.0
     throttling: Throttling | None = None
-    """By a processor quota; None without one."""
+    """The throttling by a processor quota; None without one."""
     variants: dict[tuple[int, int], VariantTime] = field(default_factory=dict)
-    """By (trial, variant), as numbered in the bundle."""
+    """The times by (trial, variant), as numbered in the bundle."""
     training: TrainingFindings | None = None
     comparison: ComparisonFindings | None = None
     sustained: SustainedFindings | None = None

@@ -1,4 +1,4 @@
-"""Which system call a job made that it does not get, told by the kernel to the agent.
+"""The report of the system call that a job made and does not get: the kernel sends it to the agent.
 
 The filter lets a forbidden call wait instead of making it (`SECCOMP_RET_USER_NOTIF`, Linux 5.0). The agent reads which
 one it is, never answers, and kills the job. Should the agent be gone, so is the job, and without a listener the call
@@ -50,7 +50,7 @@ class Listener:
         self._descriptor = descriptor
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Returns the descriptor, for a selector."""
         return self._descriptor
 
     def close(self) -> None:

@@ -33,11 +33,11 @@ class Job:
     key: str = ""
     """`wire.checkpoint_key` of the run."""
     others: tuple[UnpackedBundle, ...] = ()
-    """That take turns with `bundle`, in mode compare."""
+    """The bundles that take turns with `bundle`, in mode compare."""
     earlier: Earlier | None = None
-    """Where training goes on."""
+    """The point where training goes on."""
     on_checkpoint: OnCheckpoint | None = None
-    """Who wants checkpoints of training; None: nobody."""
+    """The function that wants checkpoints of training; None: nobody wants any."""
 
     @property
     def validated(self) -> int:
@@ -49,7 +49,7 @@ class Job:
 
 
 def check_fits(job: Job, device: Device) -> None:
-    """That this device may run this bundle in this mode. Raises: `BadBundle`, `BadData`."""
+    """Checks that this device may run this bundle in this mode. Raises: `BadBundle`, `BadData`."""
     mode = job.settings.mode
     for bundle in (job.bundle, *job.others):
         _check_bundle(bundle, mode, device)

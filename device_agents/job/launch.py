@@ -61,9 +61,9 @@ SYS = dict(zip(("capget", "capset", "pivot_root", "seccomp", "execveat"), _NUMBE
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_REG, TRUNCATE = 1, 2, 4, 8, 1 << 5, 1 << 8, 1 << 14
 SHOWN_ALWAYS = ("/sys/devices/system/cpu",)
-"""Where a binary reads how fast each core is."""
+"""The folders where a binary reads how fast each core is."""
 WORK, WORK_OPTIONS = "/tmp", b"mode=1777,size=512m"
-"""Where a driver keeps what it compiles while a job runs, in memory."""
+"""The folder, in memory, where a driver keeps what it compiles while a job runs."""
 IOCTL_DEVICE = 1 << 15
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -173,7 +173,7 @@ def _show_as_it_is(path: str, at: str) -> None:
 
 
 def _show(path: str, at: str, flags: int, kept_out: int = MS_NOSUID | MS_NODEV) -> None:
-    """Bind `path` at the new place `at`, without devices (but where one is shown) and set-user-id bits."""
+    """Binds `path` at the new place `at`, without devices (but where one is shown) and set-user-id bits."""
     is_folder = os.path.isdir(path)
     os.makedirs(at if is_folder else os.path.dirname(at), exist_ok=True)
     if not is_folder:
@@ -196,7 +196,7 @@ def _own_proc(at: str) -> None:
 
 
 def _wait_like(child: int, first: int) -> None:
-    """Wait for the child and end as it ended. Signals to the group are the child's business."""
+    """Waits for the child and ends as it ended. Signals to the group are the child's business."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     status = os.waitpid(child, 0)[1]
@@ -293,7 +293,9 @@ def install(text: str, flags: int = SPEC_ALLOW) -> int:
 
 
 def _install_and_tell(text: str) -> None:
-    """As above, with a listener, which goes to the agent. A forbidden call in between would wait for ever."""
+    """Installs the filter as above, with a listener, which goes to the agent. A forbidden call in between would wait
+    for ever.
+    """
     data = ctypes.create_string_buffer(b"\n", 1)
     parts = ctypes.create_string_buffer(struct.pack("PN", ctypes.addressof(data), len(data)))
     control = ctypes.create_string_buffer(struct.calcsize(CONTROL))

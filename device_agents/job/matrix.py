@@ -20,7 +20,7 @@ class Row:
     """A part of the confinement."""
 
     level: int
-    """That needs it; 0: more than any level asks for."""
+    """The level that needs it; 0: more than any level asks for."""
     name: str
     holds: bool
     how: str
@@ -80,7 +80,7 @@ def matrix(sandbox: Sandbox, *, command_line: str | None = None, cgroups: str | 
 
 
 def table(sandbox: Sandbox, rows: list[Row]) -> str:
-    """For people."""
+    """Returns the rows as a table for people."""
     wide = max(len(row.name) for row in rows)
     gives = ", ".join(ISOLATION_LEVELS[1 : sandbox.level + 1]) or ISOLATION_LEVELS[0]
     lines = [f"isolation level {sandbox.level}: {gives}"]
@@ -91,7 +91,7 @@ def table(sandbox: Sandbox, rows: list[Row]) -> str:
 
 
 def described(rows: list[Row]) -> dict[str, str]:
-    """For the description of the device: facts beside its numbers."""
+    """Returns the rows for the description of the device: facts beside its numbers."""
     missing = [f"{row.name}: {row.how}" for row in rows if not row.holds]
     facts = {"isolation": ", ".join(row.name for row in rows if row.holds)}
     return {**facts, "isolation_lacks": "; ".join(missing)[:1000]} if missing else facts
@@ -107,7 +107,7 @@ def _read(path: str, given: str | None) -> str:
 
 
 def say(text: str) -> None:
-    """Print, also to a reader (`| head`) that goes away when it has seen enough."""
+    """Prints a text, also to a reader (`| head`) that goes away when it has seen enough."""
     try:
         print(text, flush=True)
     except BrokenPipeError:  # nothing may be left to be flushed at the end

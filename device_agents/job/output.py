@@ -50,7 +50,7 @@ def keep_output(
     max_bytes: int,
     should_stop: Callable[[], Stopped | None] = lambda: None,
 ) -> KeptOutput:
-    """Copy the file `name` (a relative path) of the job's `folder` to the new file `to`.
+    """Copies the file `name` (a relative path) of the job's `folder` to the new file `to`.
 
     `uid` is the user that the job ran as. Raises: `BadOutput` (`output.missing`, `output.unsafe`, `output.size`),
     `Stopped`, `OSError` for the agent's own side.
@@ -83,7 +83,7 @@ def _opened(folder: Path, name: str, uid: int, max_bytes: int) -> Iterator[tuple
 
 
 def _find(folder: Path, name: str) -> int:
-    """Look a path up, part by part, without following a link or opening what is there."""
+    """Looks a path up, part by part, without following a link or opening what is there."""
     at = os.open(folder, O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     parts = Path(name).parts
     for number, part in enumerate(parts, 1):
@@ -123,7 +123,7 @@ def _check(status: os.stat_result, name: str, uid: int, max_bytes: int) -> int:
 
 
 def _copy(source: int, to: Path, name: str, size_bytes: int, should_stop: Callable[[], Stopped | None]) -> str:
-    """Copy exactly `size_bytes`; returns their digest."""
+    """Copies exactly `size_bytes`; returns their digest."""
     digest, left_bytes = hashlib.sha256(), size_bytes
     descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

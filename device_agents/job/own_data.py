@@ -316,7 +316,7 @@ def _append(file: Path, out: IO[bytes], descr: str, shape: tuple[int, ...]) -> N
 
 
 def npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
-    """As NumPy writes it, format 1.0."""
+    """Returns the header as NumPy writes it, format 1.0."""
     extents = f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {extents}, }}"
     padding = -(len(text) + 11) % 64

@@ -124,7 +124,7 @@ class Processes:
         return ending
 
     def keep(self, name: str) -> KeptOutput:
-        """Take a file of the job out of its reach. Raises: `BadOutput`, `Stopped`."""
+        """Takes a file of the job out of its reach. Raises: `BadOutput`, `Stopped`."""
         job = self._job
         most = job.limits.disk_bytes
         if name != LOGITS:
@@ -134,7 +134,7 @@ class Processes:
 
     @property
     def uid(self) -> int:
-        """That they run as."""
+        """Returns the user that the processes run as."""
         return self._sandbox.uid if self._sandbox.uid is not None else os.geteuid()
 
     def _argv(self, command: str, arguments: Sequence[str], bundle: UnpackedBundle) -> Sequence[str]:

@@ -86,7 +86,7 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup"), groups: str | None = None) ->
 
 
 def usable_processors(quota: Quota | None) -> int:
-    """How many threads to use: the processors that this process may run on, at most its quota, rounded up."""
+    """Returns how many threads to use: the processors that this process may run on, at most its quota, rounded up."""
     processors = len(os.sched_getaffinity(0))
     return processors if quota is None else max(1, min(processors, math.ceil(quota.cores)))
 

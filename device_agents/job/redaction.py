@@ -65,7 +65,7 @@ PHASES = ("forward", "backward", "update")
 
 
 def redact_error(error: AttemptError) -> None:
-    """Leave the kind of error, and no words."""
+    """Removes all words from an error and leaves its kind."""
     if error.is_said and error.code not in (*CODES, "step.output"):
         error.code = "step.error"
     error.message = f"the run ended with {error.code}; what was said of it stays on the board, as its data do"

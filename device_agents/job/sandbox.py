@@ -1,4 +1,4 @@
-"""How a job is confined on this machine: tried once at start, reported honestly, applied by `launch.py`.
+"""The confinement of a job on this machine: tried once at start, reported honestly, applied by `launch.py`.
 
 Namespaces are made by us and not by bubblewrap: SIGTERM must reach the binary itself (it ends after its current step),
 and nothing needs to be installed on a board. What each level is and how it is probed: docs/isolation.md.
@@ -108,7 +108,9 @@ class Sandbox:
 
     @contextmanager
     def of_one_job(self) -> Iterator[Sandbox]:
-        """With a user of the job's own, where there are any. Raises: `AttemptError` when all are taken."""
+        """Yields the sandbox with a user of the job's own, where there are any. Raises: `AttemptError` when all are
+        taken.
+        """
         if self.users is None:
             yield self
             return
@@ -237,7 +239,7 @@ def _try(sandbox: Sandbox, hide: Path | None, why: dict[str, str]) -> dict[str, 
 
 @contextmanager
 def _to_probe(sandbox: Sandbox, hide: Path | None) -> Iterator[tuple[Sandbox, str]]:
-    """As it is for one job, and that job's folder."""
+    """Yields the sandbox as it is for one job, and that job's folder."""
     with tempfile.TemporaryDirectory(dir=hide) as folder, sandbox.of_one_job() as confined:
         os.mkdir(f"{folder}/out")
         os.chmod(folder, 0o755)

@@ -21,7 +21,7 @@ from device_agents.job.output import O_PATH
 log = logging.getLogger("device_agents")
 
 MAX_S = 120.0
-"""For emptying a folder: a process that escaped may add to it for ever."""
+"""The most seconds for emptying a folder: a process that escaped may add to it for ever."""
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -49,7 +49,7 @@ def let_read(folder: Path) -> None:
 
 
 def empty(folder: Path) -> None:
-    """Remove all that is in `folder`. What cannot be removed is logged and left; nothing is raised for it."""
+    """Removes all that is in `folder`. What cannot be removed is logged and left; nothing is raised for it."""
     try:
         top = os.open(folder, os.O_RDONLY | _FOLDER)
     except OSError as error:
@@ -81,7 +81,7 @@ def _empty(top: int, prefix: str, deadline_s: float) -> list[str]:
 
 
 def _remove(top: int, name: str, prefix: str, serial: int) -> int | None:
-    """Remove one entry of `top`; returns how many folders were lifted out of it, None if it could not be removed."""
+    """Removes one entry of `top`; returns how many folders were lifted out of it, None if it could not be removed."""
     if _unlink(top, name):
         return 0
     lifted = 0

@@ -43,10 +43,11 @@ EMULATOR = """
     access faccessat readlink readlinkat uname getrlimit sysinfo getuid geteuid getgid getegid getcwd
     getdents64 get_mempolicy set_mempolicy statx lstat times dup rt_sigtimedwait rt_sigsuspend membarrier
 """
-"""Beside those of a binary."""
+"""The system calls of an emulator beside those of a binary."""
 OWN_SIGNALS = (6, 4, 5, 7, 8, 11, 32, 33, 34)
-"""That a process may send itself: those of crashes, and those that C libraries send their own threads. SIGKILL and
-SIGTERM are not among them, for they would be told as the device's doing."""
+"""Signals that a process may send itself: those of crashes, and those that C libraries send their own threads. SIGKILL
+and SIGTERM are not among them, for they would be reported as the device's doing.
+"""
 OF_A_LIMIT = (25,)
 """SIGXFSZ: the kernel's word for a file beyond its limit, by which an emulator ends as its binary would."""
 OWN_AFFINITY = ("sched_getaffinity", "sched_setaffinity")

@@ -26,7 +26,7 @@ from device_agents.wire import Cause, ProtocolError
 from device_agents.wire.log_lines import visible
 
 GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 POLL_S = 0.1
 MAX_OUTPUT_BYTES = 1 << 28
 MAX_TAIL_BYTES = 1 << 13
@@ -50,12 +50,12 @@ class Process:
     grace_s: float = GRACE_S
     group: JobCgroup | None = None
     most_bytes: int = MAX_OUTPUT_BYTES
-    """That it may say."""
+    """The most bytes of output."""
 
 
 @dataclass
 class Ending:
-    """How a process ended."""
+    """The end of a process."""
 
     returncode: int
     """Negative: the signal that killed it."""
@@ -108,7 +108,7 @@ def run_process(
     on_pid: Callable[[int], None] = lambda _: None,
     is_enough: Callable[[], bool] = never,
 ) -> Ending:
-    """Run one process to its end, or until it is enough. Always returns; nothing of it is left running afterwards.
+    """Runs one process to its end, or until it is enough. Always returns; nothing of it is left running afterwards.
 
     An event that `on_event` refuses with a `ProtocolError` ends the process, as one that is no event at all does.
     """
@@ -148,7 +148,7 @@ def _pump(
     should_stop: Callable[[], Stopped | None],
     is_enough: Callable[[], bool],
 ) -> None:
-    """Read all pipes until the process has closed them, or it had to be killed."""
+    """Reads all pipes until the process has closed them, or it had to be killed."""
     kill_at_s: float | None = None
     with selectors.DefaultSelector() as selector:
         for pipe, reader in (
@@ -294,7 +294,7 @@ def _kill_group(pid: int) -> None:
 
 
 def check(ending: Ending, process: Process) -> None:
-    """Raise what the end of a process means; return when it was a good one.
+    """Raises what the end of a process means; returns when it was a good one.
 
     Raises: `Stopped`, `BadData` (the binary refused data or weights), `StepFailed` (anything else).
     """
@@ -327,7 +327,7 @@ def _tail(ending: Ending) -> str:
 
 
 def _bad_output(error: Error) -> Error:
-    """It quotes the binary."""
+    """Marks an error as one that quotes the binary, and returns it."""
     error.is_said = True
     return error
 

@@ -40,7 +40,7 @@ class Start:
 
 @dataclass(frozen=True)
 class WeightsTaken:
-    """How much of a weights file the build has a place for, if not all of it; for people who read the log."""
+    """The part of a weights file that the build has a place for, if not all of it; for people who read the log."""
 
     taken: int
     parameters: int
@@ -207,7 +207,7 @@ EVENTS: Mapping[str, Any] = {
 
 _NUMBER = rb"-?(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,2})?"
 _STEP = re.compile(rb'\{"event":"step","step":([1-9][0-9]{0,9}),"loss":(null|%s),"us":(%s)\}' % (_NUMBER, _NUMBER))
-"""As binaries write it; another spelling is read as any event."""
+"""A step event as binaries write it; another spelling is read as any event."""
 
 
 def read_event(line: bytes) -> StepEvent:

@@ -14,7 +14,7 @@ CLOCK_SLACK_US = 10_000.0
 
 
 def check_passed(us: float, started_s: float) -> None:
-    """That so much time has passed since the process was started. Raises: `ProtocolError`."""
+    """Checks that so much time has passed since the process was started. Raises: `ProtocolError`."""
     passed_us = (time.monotonic() - started_s) * 1e6
     if us > passed_us * CLOCK_SLACK + CLOCK_SLACK_US:
         raise ProtocolError(
@@ -40,14 +40,14 @@ class StepTimes:
         self.us.append(us)
 
     def check_whole(self) -> None:
-        """For a process that said that it is done. Raises: `AttemptError`."""
+        """Checks that a process which reports its end has made all its steps. Raises: `AttemptError`."""
         if len(self.us) < self._most_steps:
             message = f"the binary said that it is done after {len(self.us):,} of {self._most_steps:,} steps"
             raise AttemptError("step.incomplete", message, cause="compiler")
 
 
 def load_us(ending: Ending | None) -> float | None:
-    """From the start of the process to its `start` event; None if one of them is not known."""
+    """Returns the time from the start of the process to its `start` event; None if one of them is not known."""
     if ending is None or ending.launched_s is None or ending.started_s is None:
         return None
     return max(0.0, (ending.started_s - ending.launched_s) * 1e6)

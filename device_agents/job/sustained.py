@@ -29,7 +29,7 @@ class SustainedFindings:
 
     @property
     def lasts_s(self) -> float:
-        """All windows together."""
+        """Returns the seconds of all windows together."""
         return self.count * self.window_s
 
     @property

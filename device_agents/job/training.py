@@ -24,7 +24,9 @@ RATE_SLACK = 1 + 1e-6
 
 
 def scored_samples(samples: int, batch: int) -> Sequence[int]:
-    """How many samples an evaluation may have scored: all, or (a loss of the graph's own) those of whole batches."""
+    """Returns how many samples an evaluation may have scored: all, or (a loss of the graph's own) those of whole
+    batches.
+    """
     return (samples, samples - samples % batch)
 
 
@@ -40,7 +42,7 @@ class TrainingFindings:
     learning_rates: list[float] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     outcome: TrainingOutcome = "stopped"
-    """Until the binary has told another."""
+    """The way training ended; `stopped` until the binary has reported another."""
     reason: str = ""
     saved_step: int | None = None
     """The step whose weights the binary left; None: nothing."""
@@ -54,7 +56,7 @@ class TrainingFindings:
     """False until a binary that is to go on has said that it does."""
 
     def go_on(self, past: Past) -> None:
-        """Begin where another attempt stood."""
+        """Begins where another attempt stood."""
         self.steps = self.resumed_step = past.step
         self.learning_rates, self.validations = list(past.learning_rates), list(past.validations)
         self.is_expected = False
@@ -142,7 +144,7 @@ class TrainingFindings:
         self.saved_step = best if self.settings.save_best else None
 
     def report(self, *, has_weights: bool) -> Training:
-        """As the report tells it."""
+        """Returns the training's part of the report."""
         validations = tuple(self.validations)
         return Training(
             outcome=self.outcome,

@@ -78,7 +78,7 @@ def borrowed(users: JobUsers) -> Iterator[int]:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Hold the lock of an open file until it is closed; False if another process has it."""
+    """Holds the lock of an open file until it is closed. Returns False if another process has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -87,7 +87,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def kill_all(uid: int) -> None:
-    """Kill every process of a user that no other living agent has started."""
+    """Kills every process of a user that no other living agent has started."""
     for _ in range(100):
         remaining = [pid for pid in processes(uid) if not _has_another_agent(pid, uid)]
         if not remaining:
@@ -99,7 +99,7 @@ def kill_all(uid: int) -> None:
 
 
 def _has_another_agent(pid: int, uid: int) -> bool:
-    """True if a process of another tree started it. Orphans fall to process 1, or to a manager of sessions above us."""
+    """Whether a process of another tree started it. Orphans fall to process 1, or to a manager of sessions above us."""
     this = os.getpid()
     try:
         others = [ancestor for ancestor in _ancestors(pid) if os.stat(f"/proc/{ancestor}").st_uid != uid]

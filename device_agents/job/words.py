@@ -14,7 +14,7 @@ WITH_CHECKPOINTS = ("checkpoint_s",)
 
 
 def relative(job: Job, path: Path) -> str:
-    """As the binary, which works in the job's folder, calls it."""
+    """Returns the path as the binary, which works in the job's folder, calls it."""
     return str(path.relative_to(job.folder))
 
 
@@ -38,12 +38,14 @@ def data_words(job: Job, data: DataFiles | None, options: str = "--", *, labels:
 
 
 def profile_words(job: Job, steps: int, warmup: int = 0) -> list[str]:
-    """So many steps on made-up samples, or on those that are named beside; `warmup` steps before are not told of."""
+    """Returns the arguments for so many steps on made-up samples, or on those that are named beside; `warmup` steps
+    before are not reported.
+    """
     return ["--steps", str(steps), "--warmup", str(warmup), "--batch-seed", str(job.settings.seed)]
 
 
 def train_words(job: Job, *, save: str, checkpoint: str, earlier: Earlier | None) -> list[str]:
-    """All of `train`. `save` and `checkpoint`: where it writes."""
+    """Returns all arguments of `train`. `save` and `checkpoint`: where it writes."""
     settings, wants_checkpoints = job.settings, job.on_checkpoint is not None
     words = [
         *weights_words(job),

@@ -50,7 +50,7 @@ class EnergyMeter:
         self._notes: dict[str, None] = {}
 
     def add(self, reading: Reading, now_s: float) -> None:
-        """Add a reading of the sensors, at `now_s` of a monotonic clock."""
+        """Adds a reading of the sensors, at `now_s` of a monotonic clock."""
         before_s, self._last_s = self._last_s, now_s if self.is_on else None
         if before_s is None and not self.is_on:
             return
@@ -70,7 +70,7 @@ class EnergyMeter:
                 track.last = None
 
     def _extend(self, track: _Track, value: Counter | float, before_s: float, now_s: float) -> None:
-        """Add the energy since a counter's last value, or between two consecutive readings of a power."""
+        """Adds the energy since a counter's last value, or between two consecutive readings of a power."""
         last, span_s = track.last, now_s - track.last_s
         if isinstance(value, Counter) and isinstance(last, Counter):
             gained_mj, problem = _difference(last, value, span_s * self._most_mw)
@@ -104,7 +104,9 @@ class EnergyMeter:
 
 
 def _difference(last: Counter, value: Counter, most_mj: float) -> tuple[float, str]:
-    """How far a counter has advanced, or else why that is unknown. The board cannot have used more than `most_mj`."""
+    """Returns how far a counter has advanced, or else why that is unknown. The board cannot have used more than
+    `most_mj`.
+    """
     gained_mj, range_mj = value.value_mj - last.value_mj, value.range_mj
     if gained_mj < 0 and range_mj is None:
         return 0.0, "the counter went back, and has no range"

@@ -1,4 +1,4 @@
-"""From raw step times and device states to the figures of a report: pure functions, `bench-protocol/2`.
+"""The way from raw step times and device states to the figures of a report: pure functions, `bench-protocol/2`.
 
 The headline is the median of block medians (a block is one process), with an interval over blocks: noise between
 processes is larger than noise within one. The verdict says whether the number counts, and which rule fired.
@@ -24,7 +24,7 @@ LEAST_FREQUENCIES = 8
 Clock = Sequence[tuple[float, float]]
 """(when, hertz)."""
 THROTTLE_S = 2.0
-"""From the last sample before a slow clock to the first one after it."""
+"""Seconds from the last sample before a slow clock to the first one after it."""
 MAX_OTHER_LOAD = 0.25
 
 

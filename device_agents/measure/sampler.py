@@ -24,7 +24,7 @@ MAX_CLOCK = 1 << 19
 """Samples, of more than a day."""
 _TICKS_PER_S = float(os.sysconf("SC_CLK_TCK"))
 ROUNDED_S = 0.1
-"""By so much the counters of several processes, each in ticks and read one after the other, may disagree."""
+"""Seconds by which the counters of several processes, each in ticks and read one after the other, may disagree."""
 
 
 class Sampler:
@@ -68,7 +68,7 @@ class Sampler:
             self._energy.is_on = False
 
     def states(self) -> tuple[DeviceState, ...]:
-        """At most `MAX_STATES` samples, evenly thinned."""
+        """Returns at most `MAX_STATES` samples, evenly thinned."""
         with self._lock:
             return tuple(self._states.samples)
 
@@ -147,7 +147,7 @@ class LoadMeter:
         self._last: tuple[float, float, float] | None = None
         """When, busy seconds of all CPUs, and of those what others used."""
         self._job_s: dict[tuple[int, str], float] = {}
-        """By process and its start: numbers of processes come again."""
+        """Seconds by process and its start: numbers of processes come again."""
 
     def cores(self, now_s: float | None = None) -> float | None:
         """`now_s`: of the monotonic clock; by itself it is read."""

@@ -1,4 +1,4 @@
-"""Which schedule a kernel should get, from the times of its variants: pure functions.
+"""The choice of the schedule that a kernel should get, from the times of its variants: pure functions.
 
 A schedule replaces the default only if it is faster by more than noise. Times are compared round by round, since the
 schedules of a kernel take turns: half of the rounds must show `MIN_GAIN`, and three quarters of them any gain at all.

@@ -51,7 +51,7 @@ class Compared:
     rounds: tuple[Round, ...]
     ratios: tuple[Ratio, ...]
     prospect: Prospect | None
-    """None where the time was over before it could be told."""
+    """The prospect of the comparison; None where the time was over before there could be one."""
     why: Why
 
 
@@ -62,7 +62,7 @@ def take_turns(
     tell: Callable[[Prospect], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Compared:
-    """Compare. What `process` raises ends it."""
+    """Compares the bundles. What `process` raises ends it."""
     began_s = clock()
     rounds: list[Round] = []
     prospect: Prospect | None = None

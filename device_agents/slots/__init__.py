@@ -1,1 +1,3 @@
-"""Which of the agent's files runs, and how another takes its place. The standard library and `wire` only."""
+"""The choice of the agent's file that runs, and the way another takes its place. The standard library and `wire`
+only.
+"""

@@ -34,14 +34,14 @@ LAUNCHER = "POCKFARM_AGENT_LAUNCHER"
 TRIAL_WORD = "--trial"
 TRIAL_VARIABLE, TRIAL_S = "POCKFARM_AGENT_TRIAL_S", 90.0
 UP_WITHIN_S = 300.0
-"""As the unit's TimeoutStartSec: a trial, and then a start, on a slow board."""
+"""Seconds for a start, as the unit's TimeoutStartSec: a trial, and then a start, on a slow board."""
 LAST_WORDS_BYTES = 2000
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
 class Start:
-    """How this process was started."""
+    """The way this process was started."""
 
     archive: Path
     arguments: Sequence[str]
@@ -49,7 +49,7 @@ class Start:
 
 
 def launch(start: Start) -> None:
-    """Return if the file that was started shall run now; else become the one that shall."""
+    """Returns if the file that was started shall run now; else becomes the one that shall."""
     slots = Slots(start.state)
     os.environ[PROGRAM] = str(start.archive)
     if start.archive.parent == slots.folder:
@@ -96,7 +96,7 @@ def choose(slots: Slots, standing: Standing) -> Path | None:
 
 
 def tried(slots: Slots, standing: Standing, start: Start) -> Standing:
-    """Try the file that has not proven itself, or give it up. Returns the record as it is then."""
+    """Tries the file that has not proven itself, or gives it up. Returns the record as it is then."""
     trial = standing.trial
     assert trial is not None
     if trial.starts >= MOST_STARTS:
@@ -188,7 +188,7 @@ class LastWords(threading.Thread):
         self._end = b""
 
     def run(self) -> None:
-        """Until the trial has closed its standard error."""
+        """Reads until the trial has closed its standard error."""
         with self._source:
             for line in iter(lambda: self._source.readline(LAST_WORDS_BYTES), b""):
                 self._end = line if line.strip() else self._end
@@ -217,7 +217,7 @@ def _is_running(state: Path) -> bool:
 
 
 def become(program: Path, arguments: Sequence[str]) -> NoReturn:
-    """Go on as another file, with the same process id.
+    """Goes on as another file, with the same process id.
 
     Until that is up, and has perhaps tried a new one, it gives no sign of life.
     """
@@ -238,6 +238,6 @@ def without_token(arguments: Sequence[str]) -> list[str]:
 
 
 def say(message: str) -> None:
-    """For the journal: the agent's own log is not up yet."""
+    """Writes a message for the journal: the agent's own log is not up yet."""
     sys.stderr.write(f"pockfarm-agent launcher: {message}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Where the one-file agent stands with its updates: the folder `slots/` of its state, and what may follow what.
+"""The state of the one-file agent's updates: the folder `slots/` of its state, and what may follow what.
 
 standing.json     the record below; replaced as a whole, so that a process that dies leaves the old one or the new one
 <digest>.pyz      what an update brought: the one that runs, the one before it, the one that is tried
@@ -41,7 +41,7 @@ class Trial:
     starts: int = 0
     """Counted before each start."""
     is_reached: bool = False
-    """It has come up and reached the farm once, as a trial; now it runs in earnest."""
+    """Whether it has come up and reached the farm once, as a trial; now it runs in earnest."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Standing:
     """The highest sequence that has come to an end here, whatever end: what is not above it is not taken."""
     begun: int = 0
     beginnings: int = 0
-    """How often the update `begun` was begun."""
+    """The number of times that the update `begun` was begun."""
     # Python 3.9 reads these annotations too (`get_type_hints`), and knows no `|` of types.
     trial: Optional[Trial] = field(default=None)  # noqa: UP045
     failed: Optional[UpdateFailure] = field(default=None)  # noqa: UP045
@@ -67,7 +67,7 @@ class Standing:
 
 
 def begin(standing: Standing, sequence: int) -> Standing:
-    """Before anything of an update is done."""
+    """Returns the standing to store before anything of an update is done."""
     earlier_beginnings = standing.beginnings if standing.begun == sequence else 0
     return replace(standing, begun=sequence, beginnings=earlier_beginnings + 1)
 
@@ -110,7 +110,7 @@ class Slots:
         self.download = self.folder / "download"
 
     def read(self) -> Standing | None:
-        """None: there was never an update here. Raises: StandingDamaged."""
+        """Returns the stored standing; None: there was never an update here. Raises: StandingDamaged."""
         try:
             standing = loads(Standing, self.record.read_bytes())
         except FileNotFoundError:
@@ -124,7 +124,7 @@ class Slots:
         return standing
 
     def write(self, standing: Standing) -> None:
-        """Replace the record, and have it on disk before anything else happens."""
+        """Replaces the record, and puts it on disk before anything else happens."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self.folder / "standing.new"
         keep(draft, dumps(standing))
@@ -132,7 +132,7 @@ class Slots:
         flush(self.folder)
 
     def path(self, digest: str) -> Path:
-        """Where the file of that digest lies."""
+        """Returns where the file of that digest lies."""
         return self.folder / f"{digest.rpartition(':')[2][:32]}.pyz"
 
     def holds(self, digest: str) -> bool:
@@ -143,14 +143,14 @@ class Slots:
             return False
 
     def take_in(self, digest: str) -> None:
-        """Give what was downloaded its name; it is on disk then."""
+        """Gives the downloaded file its name; it is on disk then."""
         with self.download.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(self.download, self.path(digest))
         flush(self.folder)
 
     def tidy(self, standing: Standing) -> None:
-        """Remove files that the record does not name."""
+        """Removes files that the record does not name."""
         trial = standing.trial.digest if standing.trial else ""
         recorded = {self.path(digest) for digest in (standing.current, standing.previous, trial) if digest}
         for path in [*self.folder.glob("*.pyz"), self.download]:
@@ -159,7 +159,7 @@ class Slots:
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Write a file and have it on disk."""
+    """Writes a file and puts it on disk."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
         file.flush()
@@ -167,7 +167,7 @@ def keep(path: Path, data: bytes) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Have a folder's names on disk."""
+    """Puts a folder's names on disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

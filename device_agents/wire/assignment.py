@@ -1,4 +1,4 @@
-"""Who gets work and what it is: the request for a lease, and the assignment, signed as a whole."""
+"""The exchange by which a device gets work: the request for a lease, and the assignment, signed as a whole."""
 
 import re
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class Assignment:
 
     run_id: str
     attempt: int
-    """From 1."""
+    """The number of the attempt, from 1."""
     device_id: str
     device_class: str
     target: str
@@ -73,9 +73,9 @@ class Assignment:
     validation_dataset: Optional[Blob] = field(default=None, metadata=SENT_IF_SET)
     """npz of the same form that training is validated on. Null: a share of the data set, or nothing."""
     own_data: Optional[OwnData] = field(default=None, metadata=SENT_IF_SET)
-    """In place of `dataset`: one of the device's own, which stays there."""
+    """One of the device's own data sets, in place of `dataset`; it stays there."""
     checkpoint: Optional[Blob] = field(default=None, metadata=SENT_IF_SET)
-    """Where an earlier attempt stood, to go on from (`checkpoint.py`). Null: the first step."""
+    """The point that an earlier attempt had reached, to go on from (`checkpoint.py`). Null: the first step."""
     others: tuple[Blob, ...] = field(default=(), metadata=SENT_IF_SET)
     """Bundles that take turns with the first; mode compare only."""
 

@@ -17,7 +17,7 @@ from device_agents.wire.settings import MAX_STEPS, RunSettings
 from device_agents.wire.training_report import Validation
 
 CHECKPOINT_VERSION = 1
-"""As a bundle's manifest says it of its binary (`checkpoints`)."""
+"""The version of checkpoints, as a bundle's manifest says it of its binary (`checkpoints`)."""
 CHECKPOINT_FACTOR = 8
 """A checkpoint is at most so many times the bundle's weights: up to two more tensors for each parameter, and the best
 with as many."""
@@ -98,7 +98,7 @@ def most_checkpoint_bytes(weights_bytes: int) -> int:
 
 
 def append_past(file: IO[bytes], past: Past) -> None:
-    """Make what a binary left (`file`, at its end) a whole checkpoint. Raises: `ProtocolError` (too long a past)."""
+    """Makes what a binary left (`file`, at its end) a whole checkpoint. Raises: `ProtocolError` (too long a past)."""
     text = dumps(past)
     if len(text) > MAX_PAST_BYTES:
         raise ProtocolError("past", f"{len(text):,} bytes, the limit is {MAX_PAST_BYTES:,}")
@@ -124,7 +124,7 @@ def read_past(file: IO[bytes]) -> "tuple[Past, int]":
 
 
 def check_state(file: IO[bytes], state_bytes: int, past: Past) -> None:
-    """That the binary's part looks like one: its header lies inside it, is JSON and names the key and the step.
+    """Checks that the binary's part looks like one: its header lies inside it, is JSON and names the key and the step.
 
     Cheap, and for early words only: the binary that loads it checks every tensor. Raises: `ProtocolError`.
     """

@@ -48,13 +48,13 @@ class ProtocolError(ValueError):
 
 
 def check_loss(where: str, loss: Optional[float]) -> None:
-    """That a step can have computed it. Raises: `ProtocolError`."""
+    """Checks that a step can have computed the loss. Raises: `ProtocolError`."""
     is_possible = loss is None or -MOST_FLOAT32 <= loss <= MOST_FLOAT32
     check(is_possible, where, "a number of 32 bits, or null where it is not finite")
 
 
 def check(holds: bool, where: str, expected: str) -> None:
-    """For `__post_init__` of wire types. Raises `ProtocolError` unless the condition holds."""
+    """Checks a condition, for `__post_init__` of wire types. Raises `ProtocolError` unless it holds."""
     if not holds:
         raise ProtocolError(where, f"must be {expected}")
 
@@ -94,12 +94,14 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(kind: type[T], data: Union[bytes, str]) -> T:
-    """Parse `data` as one `kind`. Raises `ProtocolError` (not JSON, wrong field)."""
+    """Parses `data` as one `kind`. Raises `ProtocolError` (not JSON, wrong field)."""
     return from_json(kind, parse(data))
 
 
 def parse(data: Union[bytes, str]) -> Any:
-    """Any JSON value. Raises `ProtocolError`: not JSON, NaN, a name twice, numbers of thousands of digits, too deep."""
+    """Returns any JSON value. Raises `ProtocolError`: not JSON, NaN, a name twice, numbers of thousands of digits, too
+    deep.
+    """
     try:
         return json.loads(data, parse_constant=_refuse_constant, parse_int=_integer, object_pairs_hook=_object_once)
     except (ValueError, RecursionError) as error:
@@ -107,7 +109,7 @@ def parse(data: Union[bytes, str]) -> Any:
 
 
 def from_json(kind: type[T], value: Any, where: str = "") -> T:
-    """Build the dataclass `kind` from a parsed JSON object. Raises `ProtocolError` naming the field."""
+    """Builds the dataclass `kind` from a parsed JSON object. Raises `ProtocolError` naming the field."""
     if not isinstance(value, dict):
         raise ProtocolError(where or kind.__name__, f"expected an object, got {_name(value)}")
     fields = _fields(cast(Hashable, kind))

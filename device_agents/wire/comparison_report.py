@@ -15,7 +15,9 @@ Why = Literal["known", "rounds", "time", "cut"]
 """Why it ended: nothing is left to find out, the last look, its time is over, it failed or was stopped."""
 MOST_BUNDLES = 4
 PROTOCOLS = ("turns/1",)
-"""How bundles took turns; the last is this release's: order, looks and warm-up as in `device_agents/figures/`."""
+"""The protocols by which bundles took turns; the last is this release's: order, looks and warm-up as in
+`device_agents/figures/`.
+"""
 LEAST_US, MAX_US = 1e-3, 1e12
 """Bounds of a step's time: clocks of a binary tell nanoseconds."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -50,7 +52,7 @@ class Comparison:
     threads: tuple[int, ...]
     """Threads of each bundle."""
     foreseen_rounds: Optional[int] = None
-    """That the time allowed, as told after the first few; null where it was over before."""
+    """The number of rounds that the time allowed, as foreseen after the first few; null where it was over before."""
     protocol: str = PROTOCOLS[-1]
 
     def __post_init__(self) -> None:

@@ -1,4 +1,5 @@
-"""How a device is now: told in a header of its requests for work and of its heartbeats. Standard library only.
+"""The present condition of a device: sent in a header of its requests for work and of its heartbeats. Standard library
+only.
 
 A header, so that a farm which is older than it does not read it, and an agent which is older does not send it.
 """

@@ -33,7 +33,7 @@ ATTEMPT_SLACK_S = 300.0
 
 
 def check_consistent(report: Report) -> None:
-    """Refuse a measurement that its own samples contradict. Raises: `ProtocolError` naming the field."""
+    """Refuses a measurement that its own samples contradict. Raises: `ProtocolError` naming the field."""
     if report.comparison is not None:
         times = [us for process in report.comparison.processes for us in process.step_us]
         _check_passed("comparison", times, report.run_s)
@@ -60,7 +60,7 @@ def _check_passed(where: str, samples: Sequence[float], run_s: float) -> None:
 
 
 def _check_sustained(sustained: Sustained, report: Report) -> None:
-    """That its windows lie within the time of its process, and of its attempt."""
+    """Checks that the run's windows lie within the time of its process, and of its attempt."""
     took_s = sustained.lasted_s
     if took_s > report.run_s * CLOCK_SLACK + CLOCK_SLACK_S:
         message = (

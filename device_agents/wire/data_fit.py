@@ -15,9 +15,9 @@ LABELS = "y"
 """The array of labels of a data set, unless a bundle names others."""
 _REAL, _WHOLE = ("float32", "float64"), ("int64", "int32", "uint8", "bool")
 TAKEN: Mapping[str, tuple[str, ...]] = {"f32": _REAL, "i64": _WHOLE, "i32": _WHOLE, "bool": ("bool", "uint8")}
-"""By the element type of an input or of labels: what an array may hold."""
+"""The types that an array may have, by the element type of an input or of labels."""
 BYTE_HIGH = (128, 255)
-"""Where the largest number of a picture's bytes lies; whole numbers up to 16 or 100 may be counts."""
+"""The range in which the largest number of a picture's bytes lies; whole numbers up to 16 or 100 may be counts."""
 LEAST_CONSTANT = 16
 """Elements from which on it is odd that all are alike."""
 FAR = 1000.0

@@ -1,4 +1,4 @@
-"""How a device becomes known and stays so: enrolment, challenge, renewal, keys. Standard library only."""
+"""The way a device becomes known and stays so: enrolment, challenge, renewal, keys. Standard library only."""
 
 import hashlib
 import re
@@ -26,7 +26,7 @@ class DeviceDescription:
     # same bytes, though one of them is older than the field.
 
     name: str
-    """For people; 1-100 letters, digits, spaces and `._:@+-`."""
+    """The name for people; 1-100 letters, digits, spaces and `._:@+-`."""
     device_class: str
     """The kind of board: `x86-64`, `raspberry-pi-4`, `raspberry-pi-5`, `jetson-orin-nano`, `snapdragon-8-gen-2`..."""
     measurement_class: MeasurementClass
@@ -55,7 +55,7 @@ class DeviceDescription:
     own_datasets: tuple[OwnDataset, ...] = field(default=(), metadata=SENT_IF_SET)
     """Data sets that stay on it, and that its operator lets runs use there."""
     modes: tuple[str, ...] = field(default=(), metadata=SENT_IF_SET)
-    """That it takes beside those that every agent does (`settings.FIRST_MODES`)."""
+    """The modes that it takes beside those that every agent does (`settings.FIRST_MODES`)."""
 
     def __post_init__(self) -> None:
         check(bool(DEVICE_NAME.fullmatch(self.name)), "name", DEVICE_NAME_WORDS)
@@ -100,8 +100,9 @@ class EnrolRequest:
     """Random id of this start of the agent."""
     description: DeviceDescription
     signature: str = ""
-    """By that key over `pae(ENROL_TYPE, enrol_message(...))`, base64: public keys are no secret, receipts hold them.
-    Empty only from agents that are older than it, which no farm enrols."""
+    """The signature by that key over `pae(ENROL_TYPE, enrol_message(...))`, base64: public keys are no secret, receipts
+    hold them. Empty only from agents that are older than it, which no farm enrols.
+    """
 
     def __post_init__(self) -> None:
         check(len(base64_bytes("public_key", self.public_key)) == 32, "public_key", "32 bytes")
@@ -115,7 +116,9 @@ class Credential:
     token: str
     expires_at: float
     lifetime_s: float
-    """At most 3600. Boards may have a wrong clock, so the agent renews after half of this, by its own stop-watch."""
+    """Seconds that the session lasts, at most 3600. Boards may have a wrong clock, so the agent renews after half of
+    this, by its own stop-watch.
+    """
     server_keys: tuple[ServerKey, ...] = ()
     root: Optional[ServerKey] = field(default=None, metadata=SENT_IF_SET)
     """The key that the farm's operators keep offline. Trusted as it is at enrolment; later by a device that has none,
@@ -151,7 +154,9 @@ class RenewRequest:
     session: str
     challenge: str
     signature: str
-    """By the device key over `pae(CHALLENGE_TYPE, challenge_message(device_id, session, challenge))`, base64."""
+    """The signature by the device key over `pae(CHALLENGE_TYPE, challenge_message(device_id, session, challenge))`,
+    base64.
+    """
     description: DeviceDescription
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 
 @dataclass(frozen=True)
 class Test:
-    """On the lower half of one argument: `argument & mask` is `value`, or one of `also`."""
+    """A test of the lower half of one argument: `argument & mask` is `value`, or one of `also`."""
 
     argument: int
     mask: int
@@ -44,7 +44,7 @@ class Rule:
     tests: tuple[Test, ...] = ()
     action: int = ALLOW
     otherwise: int | None = None
-    """None: what becomes of calls that no rule names."""
+    """The action where a test does not hold; None: that for calls that no rule names."""
 
 
 def assemble(

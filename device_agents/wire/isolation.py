@@ -1,4 +1,4 @@
-"""Which parts of the confinement a level needs, and whether a device's own facts bear out the level that it says.
+"""The parts of the confinement that each level needs, and whether a device's own facts bear out the level that it says.
 
 For agent and farm; standard library only. What each part is and how an agent tries it: docs/isolation.md.
 """
@@ -20,7 +20,7 @@ ISOLATION_PARTS = (
     ("own processes", "no network", "empty root", "read-only folder"),
     ("memory and processes",),
 )
-"""The same by the names that `isolation` and `isolation_lacks` have for what was tried."""
+"""The parts that each level needs, by the names that `isolation` and `isolation_lacks` have for what was tried."""
 IN_FORCE, LACKING = ISOLATION_FACTS = ("isolation", "isolation_lacks")
 """Facts of a description and of a report: the parts in force, `, ` between them; those that are not, each with `: ` and
 the reason, `; ` between them."""

@@ -1,4 +1,4 @@
-"""Which keys a farm signs with, said by its root: a key that is kept offline. Standard library only."""
+"""The keys that a farm signs with, listed by its root: a key that is kept offline. Standard library only."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,9 @@ class ListedKey:
 
 @dataclass(frozen=True)
 class KeyList:
-    """All signing keys that are good, and those that are not any more. A newer list replaces an older one whole."""
+    """The list of all signing keys that are good, and of those that are not any more. A newer list replaces an older
+    one whole.
+    """
 
     number: int
     """Goes up with each list of a root. A device refuses less than the highest it has seen."""

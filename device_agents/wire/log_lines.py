@@ -26,7 +26,9 @@ FORMATS = ("auto", "json", "text")
 IDS = ("request", "key", "organisation", "job", "run", "attempt", "device")
 HIDDEN = "[hidden]"
 INDENTED = "\n    "
-"""Before what goes on over a line, so that only what we log begins one: what a stranger says may hold newlines."""
+"""The start of each further line of a message, so that only what we log begins one: what a stranger says may hold
+newlines.
+"""
 FEWEST_SECRET_CHARACTERS = 8
 _SHAPES = (
     (re.compile(r"(?<![0-9A-Za-z:])[0-9a-fA-F]{64}(?![0-9A-Za-z])|(?<!sha256):[0-9a-fA-F]{64}(?![0-9A-Za-z])"), HIDDEN),
@@ -58,7 +60,7 @@ def bind(**ids: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bind_process(**ids: Any) -> Iterator[None]:
-    """As `bind`, for every thread: in a process that does one thing at a time."""
+    """Binds ids as `bind` does, for every thread: in a process that does one thing at a time."""
     before = dict(_process)
     _process.update({name: str(value) for name, value in ids.items() if value})
     try:
@@ -69,7 +71,7 @@ def bind_process(**ids: Any) -> Iterator[None]:
 
 
 def note(**ids: Any) -> None:
-    """Add to what the block around is about, in threads that it handed work to as well; nothing outside a block."""
+    """Adds to what the block around is about, in threads that it handed work to as well; nothing outside a block."""
     bound_ids = _bound.get()
     if bound_ids is not None:
         bound_ids.update({name: str(value) for name, value in ids.items() if value})
@@ -135,7 +137,9 @@ class JsonLines(_Lines):
 
 
 class TextLines(_Lines):
-    """For people: time, level, message, and what it is about at the end. What goes on over a line is indented."""
+    """Log lines for people: time, level, message, and what it is about at the end. What goes on over a line is
+    indented.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         about = " ".join(f"{name}={item}" for name, item in _about(record).items())
@@ -203,7 +207,7 @@ def _write(stream: TextIO, line: bytes) -> None:
 def configure(
     part: str, *, level: str = "", form: str = "", default_form: str = "auto", stream: TextIO | None = None
 ) -> None:
-    """Send every log line of this process to `stream` (the standard error), in place of what was set up before.
+    """Sends every log line of this process to `stream` (the standard error), in place of what was set up before.
 
     `level` and `form` are else what the environment says, else `info` and `default_form`. Raises: ValueError for
     others.

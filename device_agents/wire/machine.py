@@ -1,4 +1,4 @@
-"""Which machine an agent runs on: told in a header as it enrols and renews. Standard library only.
+"""The machine that an agent runs on: sent in a header as it enrols and renews. Standard library only.
 
 A header, so that a farm which is older than it does not read it, and an agent which is older does not send it. The farm
 compares it with that of the agent before: two machines with one identity are a copied memory card or state folder.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from device_agents.wire.codec import check
 
 MACHINE_HEADER = "X-Pockfarm-Machine"
-"""On enrolments and renewals: `dumps(Machine)`."""
+"""The header on enrolments and renewals: `dumps(Machine)`."""
 MOST_MACHINE_CHARACTERS = 2000
 
 

@@ -39,7 +39,7 @@ class OwnArray:
 
     name: str
     dtype: str
-    """As NumPy names it: `float32`."""
+    """The element type as NumPy names it: `float32`."""
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -78,12 +78,12 @@ class OwnDataset:
 
 @dataclass(frozen=True)
 class OwnData:
-    """Which of its own data sets a device is to use; in the report: has used."""
+    """The data set of its own that a device is to use; in the report: that it has used."""
 
     name: str
     digest: str
     weights_stay: bool = False
-    """In the report: what was trained stayed on the board."""
+    """Whether, in the report, the trained weights stayed on the board."""
 
     def __post_init__(self) -> None:
         check_own_name("name", self.name)

@@ -1,4 +1,5 @@
-"""Where agents and the farm meet: paths, headers, and the answers that an agent acts on. Standard library only.
+"""The meeting points of agents and the farm: paths, headers, and the answers that an agent acts on. Standard library
+only.
 
 Who may call. `/agent/enrol` needs the one-time token in its body; `/agent/challenge` and `/agent/renew` need nothing
 but the signature; everything else needs `Authorization: Bearer <credential>`. The answers that an agent acts on: 401
@@ -12,7 +13,7 @@ OLDER_PROTOCOLS = ("pockfarm.agent/1",)
 """Protocols of agents that may finish what they have, and are given nothing more until they are updated."""
 PROTOCOL_HEADER = "X-Pockfarm-Protocol"
 DIGEST_HEADER = "X-Pockfarm-Digest"
-"""On `PUT …/weights`: the digest of the body. The server refuses (422) a body that does not match."""
+"""The header on `PUT …/weights`: the digest of the body. The server refuses (422) a body that does not match."""
 CLOCK_HEADER = "X-Pockfarm-Clock"  # the device's time, seconds since 1970; the farm's is in `Date`
 
 ENROL_PATH = "/agent/enrol"

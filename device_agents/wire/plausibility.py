@@ -39,7 +39,7 @@ POWER_SLACK_S = 1e-4
 
 
 def check_plausible(report: Report, device: Any) -> None:
-    """Refuse figures that `device` cannot have reached. Raises: `ProtocolError` naming the field.
+    """Refuses figures that `device` cannot have reached. Raises: `ProtocolError` naming the field.
 
     `device` has the fields of a `DeviceDescription` (the farm's row of it does too).
     """

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 
 class PowerRange(NamedTuple):
-    """In milliwatts."""
+    """A range of power in milliwatts."""
 
     least_mw: float
     most_mw: float

@@ -40,7 +40,7 @@ class Event:
     """
 
     sequence: int
-    """From 1, without gaps, per attempt."""
+    """The number of the event, from 1, without gaps, per attempt."""
     at: float
     kind: Literal["phase", "step", "eval", "progress", "log", "checkpoint"]
     message: Optional[str] = None

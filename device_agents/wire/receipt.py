@@ -23,7 +23,7 @@ class LogEntry:
     """A result, as the log has it: `leaf_hash(dumps(entry))`."""
 
     index: int
-    """From 0, without gaps."""
+    """The place in the log, from 0, without gaps."""
     run_id: str
     attempt: int
     device_id: str
@@ -46,7 +46,7 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """How long the log was, and what was in it."""
+    """The length and the content of the log at one time."""
 
     size: int
     root_hash: str
@@ -59,15 +59,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Receipt:
-    """All that it takes to check a result without the farm, but for the key that one trusts."""
+    """The receipt of a result: all that it takes to check it without the farm, but for the key that one trusts."""
 
     schema: Literal["pockfarm.receipt/1"]
     entry: LogEntry
     proof: tuple[str, ...]
-    """From the entry's leaf to the checkpoint's root (`merkle.includes`)."""
+    """The proof from the entry's leaf to the checkpoint's root (`merkle.includes`)."""
     checkpoint: Envelope
     report: Envelope
-    """As the device sent it."""
+    """The report as the device sent it."""
     signing_key: ServerKey
     """Signed the checkpoint."""
     root: Optional[str] = field(default=None)
@@ -78,7 +78,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class BundleStatement:
-    """That the farm's compiler made a bundle, from what and by which version."""
+    """The statement that the farm's compiler made a bundle, from what and by which version."""
 
     bundle_digest: str
     size_bytes: int
@@ -102,5 +102,5 @@ class Signed:
     signed: Envelope
     signing_key: ServerKey
     root: Optional[str] = field(default=None)
-    """As in `Receipt`."""
+    """The farm's root, as in `Receipt`."""
     key_list: Optional[Envelope] = field(default=None)

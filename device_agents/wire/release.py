@@ -1,4 +1,4 @@
-"""How an agent is renewed: what it says of the file that it runs from, and what the farm offers. Standard library only.
+"""The renewal of an agent: what it says of the file that it runs from, and what the farm offers. Standard library only.
 
 The offer comes in place of an assignment, to an agent that has said that it updates itself; so older agents never see
 one. What an agent says goes in a header, which a farm that is older than it does not read.
@@ -14,11 +14,11 @@ from device_agents.wire.report import Blob
 OFFER_TYPE = "application/vnd.pockfarm.agent-offer+json"
 """DSSE payload type of `AgentOffer`."""
 PROGRAM_HEADER = "X-Pockfarm-Program"
-"""On enrolments and renewals: `dumps(Program)`."""
+"""The header on enrolments and renewals: `dumps(Program)`."""
 RELEASE_PATH = "/agent/releases/{sequence}"
 """GET, to a device that was offered it -> 200 the agent as one file."""
 UPDATE_REFUSED = "update."
-"""How codes of an `Outcome` at `REFUSAL_PATH` begin that are about an offer, not an assignment."""
+"""The prefix of codes of an `Outcome` at `REFUSAL_PATH` that are about an offer, not an assignment."""
 MOST_AGENT_BYTES = 32 << 20
 MOST_REASON = 500
 Updates = Literal["on", "off", "installed", "trial"]
@@ -74,7 +74,7 @@ class AgentOffer:
     not_before: float
     expires_at: float
     release_number: int
-    """As in an assignment: never below the highest that the device has seen."""
+    """The number of the release, as in an assignment: never below the highest that the device has seen."""
     is_rollback: bool = False
     """The farm means it if the version is lower than the device's."""
 
@@ -86,5 +86,5 @@ class AgentOffer:
 
 
 def release_path(sequence: int) -> str:
-    """Where a device fetches a release."""
+    """Returns where a device fetches a release."""
     return RELEASE_PATH.replace("{sequence}", str(sequence))

@@ -23,7 +23,7 @@ Cause = Literal["model", "compiler", "limits", "device", "infra", "service", "us
 OutcomeState = Literal["succeeded", "failed", "cancelled", "inconclusive"]
 VerdictKind = Literal["valid", "noisy", "throttled", "disturbed", "drifting", "function"]
 FIRST_PROTOCOL, BENCH_PROTOCOL = PROTOCOLS = ("bench-protocol/1", "bench-protocol/2")
-"""How a run is measured; the last is this release's."""
+"""The protocols by which a run is measured; the last is this release's."""
 
 MAX_US = 1e12
 """The longest time of anything that is timed: eleven days, more than any run may take."""
@@ -82,7 +82,7 @@ class Block:
 
     step_us: tuple[float, ...]
     load_us: Optional[float] = None
-    """From the start of the process to its `start` event (weights read, arena ready)."""
+    """Microseconds from the start of the process to its `start` event (weights read, arena ready)."""
     cold: bool = False
     """True for the first process after the bundle was unpacked."""
 
@@ -98,7 +98,7 @@ class Measurement:
 
     batch: int
     step_us: tuple[float, ...]
-    """All raw samples, block after block."""
+    """The times of all steps as raw samples, block after block."""
     blocks: tuple[Block, ...]
     median_us: float
     """Median of block medians."""
@@ -195,7 +195,9 @@ class Energy:
     total_mj: float
     per_step_mj: float
     sensor: str
-    """Where it was read: `rapl package-0`, `ina3221 VDD_IN`, `pmic`; of several counters joined by ` + `."""
+    """The counter that it was read from: `rapl package-0`, `ina3221 VDD_IN`, `pmic`; of several counters joined by ` +
+    `.
+    """
 
     def __post_init__(self) -> None:
         for name in ("total_mj", "per_step_mj"):
@@ -235,7 +237,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended. `cause` and `code` are public contract; null for success."""
+    """The end of an attempt. `cause` and `code` are public contract; null for success."""
 
     state: OutcomeState
     cause: Optional[Cause] = None
@@ -247,7 +249,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """All that one attempt found, signed by the device. Also sent when it failed, with what there is."""
+    """The report of one attempt with all its findings, signed by the device. Also sent when it failed, with what there
+    is.
+    """
 
     run_id: str
     attempt: int

@@ -5,13 +5,13 @@ import os
 import socket
 
 VARIABLE = "NOTIFY_SOCKET"
-"""Where the manager listens: a path, or `@` and an abstract name."""
+"""The variable that says where the manager listens: a path, or `@` and an abstract name."""
 WATCHDOG_VARIABLE = "WATCHDOG_USEC"
-"""How long a process may give no sign, in microseconds, if its unit says so."""
+"""The variable that says how long a process may give no sign, in microseconds, if its unit sets it."""
 
 
 def tell_manager(message: bytes) -> None:
-    """Send `READY=1`, `WATCHDOG=1` and the like. A manager that does not listen, or is not there, does not matter."""
+    """Sends `READY=1`, `WATCHDOG=1` and the like. A manager that does not listen, or is not there, does not matter."""
     address = os.environ.get(VARIABLE, "")
     if not address:
         return

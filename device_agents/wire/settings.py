@@ -18,11 +18,11 @@ Mode = Literal["profile", "train", "eval", "tune", "compare", "sustained"]
 LocalMode = Literal[Mode, "infer"]
 """The modes of a bundle on the machine at hand; `infer` writes the logits to a file."""
 Schedule = Literal["constant", "cosine", "linear"]
-"""How the learning rate goes on after its warm-up."""
+"""The course of the learning rate after its warm-up."""
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 MODES: tuple[Mode, ...] = get_args(Mode)
 FIRST_MODES: tuple[Mode, ...] = ("profile", "train", "eval", "tune")
-"""That every agent takes; a device says which of the others its own does."""
+"""The modes that every agent takes; a device says which of the others its own does."""
 LOCAL_MODES: tuple[LocalMode, ...] = get_args(LocalMode)
 
 MAX_STEPS = 100_000
@@ -33,7 +33,7 @@ MAX_THREADS = 1024
 MAX_TUNE_S = 86_400.0
 MAX_COMPARE_S = 86_400.0
 COMPARE_S = 300.0
-"""Where its user says nothing."""
+"""Seconds of a comparison where its user says nothing."""
 MAX_COMPARED_STEPS = 200
 """Steps of each process of a comparison, at most: all of their times are in its report."""
 LEAST_SUSTAIN_S, SUSTAIN_S, MAX_SUSTAIN_S = 10.0, 600.0, 3600.0
@@ -54,11 +54,11 @@ class Setting:
     """The definition of a setting. A value lies within the bounds, or is `unused`."""
 
     label: str
-    """For a page: `Learning rate`."""
+    """The label on a page: `Learning rate`."""
     words: str
-    """For help texts."""
+    """The words of help texts."""
     modes: tuple[str, ...]
-    """That take it; the others run with `unused`."""
+    """The modes that take it; the others run with `unused`."""
     unused: Any
     least: Optional[float] = None
     above: Optional[float] = None
@@ -71,7 +71,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     """The values of a setting that is no number."""
     is_flag: bool = False
-    """On or off."""
+    """Whether the setting is on or off."""
     is_shown_unset: bool = True
     """Whether a page tells of it where its user has not set it."""
 
@@ -118,7 +118,7 @@ def training(label: str, words: str, unused: Any = None, **constraints: Any) -> 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All that a user sets for a run."""
+    """The settings of a run that its user chooses."""
 
     mode: LocalMode = field(default="profile", metadata=ALWAYS_SENT)
     steps: int = setting(
@@ -330,7 +330,8 @@ class RunSettings:
             check(not is_idle, name, "left out: a constant schedule has no end")
 
     def check_validation(self, data_set: str, *, is_given: bool) -> None:
-        """That the run has one thing to validate on where it asks for validations: a share of its data set, or another.
+        """Checks that the run has one thing to validate on where its user wants validations: a share of its data set,
+        or another.
 
         `data_set` is what the caller calls that other data set. Raises: `ProtocolError` naming what is too much.
         """
@@ -355,7 +356,7 @@ class RunSettings:
 
     @property
     def reported_mode(self) -> Mode:
-        """As a report says it: `infer` is an evaluation that nobody scores."""
+        """Returns the mode as a report says it: `infer` is an evaluation that nobody scores."""
         return "eval" if self.mode == "infer" else self.mode
 
     @property
@@ -364,7 +365,9 @@ class RunSettings:
         return self.mode not in ("profile", "tune", "compare", "sustained")
 
     def fitted(self: "Settings") -> "Settings":
-        """The same, with `unused` for what the mode does not take, and the default where it takes one and has none."""
+        """Returns the same settings, with `unused` for what the mode does not take, and the default where it takes one
+        and has none.
+        """
         changes = {}
         for name, setting_ in settings_of(type(self)).items():
             if self.mode not in setting_.modes:
@@ -381,7 +384,7 @@ _KNOWN: "dict[type, Mapping[str, Setting]]" = {}
 
 
 def settings_of(kind: type[RunSettings]) -> Mapping[str, Setting]:
-    """Every setting but the mode, by name, in order."""
+    """Returns every setting but the mode, by name, in order."""
     if kind not in _KNOWN:  # every request asks several times
         _KNOWN[kind] = _settings_of(kind)
     return _KNOWN[kind]
@@ -405,7 +408,7 @@ def default_of(kind: type[RunSettings], name: str) -> Any:
 
 
 def check_taken(mode: str, given: Collection[str], kind: type[RunSettings] = RunSettings) -> None:
-    """Refuse settings that the mode would pass over. Raises: `ProtocolError` naming the option."""
+    """Refuses settings that the mode would pass over. Raises: `ProtocolError` naming the option."""
     for name, setting_ in settings_of(kind).items():
         if name in given and mode not in setting_.modes:
             raise ProtocolError(setting_.option, f"mode {mode} takes none", f"it is for {' and '.join(setting_.modes)}")

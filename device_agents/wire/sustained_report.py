@@ -18,7 +18,9 @@ MOST_WINDOWS = 3600
 MOST_WINDOW_STEPS = 1 << 22
 """Steps of one window, at most; the agent holds it until it is over: a step of a microsecond has fewer."""
 PROTOCOLS = ("sustained/1",)
-"""How windows are made; the last is this release's: a step counts for the window in which its end was heard of."""
+"""The protocols by which windows are made; the last is this release's: a step counts for the window in which its end
+was heard of.
+"""
 CLOCK_SLACK, CLOCK_SLACK_S = 1.05, 0.1
 """The binary's stop-watch and the agent's differ by no more."""
 
@@ -79,7 +81,7 @@ class Sustained:
 
     @property
     def lasted_s(self) -> float:
-        """All windows together."""
+        """Returns the seconds of all windows together."""
         return self.window_s * len(self.windows)
 
     @property
@@ -88,8 +90,9 @@ class Sustained:
         return self.lasted_s / self.steps
 
     def _check_passed(self) -> None:
-        """That the steps told of by the end of each window fit into the time until then. One window alone may hold
-        more: the end of a long step, or what an agent that was held up heard of late."""
+        """Checks that the steps reported by the end of each window fit into the time until then. One window alone may
+        hold more: the end of a long step, or what an agent that was held up heard of late.
+        """
         least_us = 0.0
         for number, window in enumerate(self.windows):
             least_us += window.least_us

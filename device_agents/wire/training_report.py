@@ -8,7 +8,7 @@ from device_agents.wire.codec import SENT_IF_SET, check, check_loss
 from device_agents.wire.settings import MAX_STEPS
 
 TrainingOutcome = Literal["completed", "stopped_early", "diverged", "stopped"]
-"""How training ended, which is not how the run did.
+"""The way training ended, which is not how the run did.
 
 `completed`: all steps. `stopped_early`: the validation loss got no better for as long as the user's patience.
 `diverged`: the loss was no finite number any more, or exploded. `stopped`: from outside, or with the process; the run's
@@ -44,7 +44,7 @@ class Training:
 
     outcome: TrainingOutcome
     steps: int
-    """That were done. Of `diverged` the last is the one at which it showed."""
+    """The number of steps that were done. Of `diverged` the last is the one at which it showed."""
     reason: str = ""
     """Why it diverged."""
     learning_rates: tuple[float, ...] = ()
@@ -53,7 +53,7 @@ class Training:
     best_step: Optional[int] = None
     """The step of the validation with the lowest loss; null without one."""
     weights_step: Optional[int] = None
-    """After which step of the run the weights that it left were taken; null: it left none."""
+    """The step of the run after which the weights that it left were taken; null: it left none."""
     resumed_step: Optional[int] = field(default=None, metadata=SENT_IF_SET)
     """The attempt went on after so many steps, from a checkpoint of an earlier one; null: it began with the first."""
 
@@ -73,7 +73,7 @@ class Training:
 
 
 def held_out(samples: int, share: float) -> int:
-    """How many of the samples, the last of them, are held out for validation."""
+    """Returns how many of the samples, the last of them, are held out for validation."""
     return math.floor(samples * share + 0.5)
 
 

@@ -51,7 +51,7 @@ class KernelTuning:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All that a run of mode tune measured."""
+    """The measurements of a run of mode tune."""
 
     threads: int
     kernels: tuple[KernelTuning, ...]

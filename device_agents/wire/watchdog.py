@@ -1,4 +1,4 @@
-"""How long a process gave no sign of life although it could have: one rule for all who keep a process up.
+"""The time for which a process gave no sign of life although it could have: one rule for all who keep a process up.
 
 Nothing is restarted because the machine is slow: time in which the process waited for a processor or for a disk does
 not count, nor does time in which the watcher itself did not look (a suspended laptop, a frozen container). One that
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FEWEST_LOOKS = 5
-"""In a row, before a verdict."""
+"""The fewest looks in a row before a verdict."""
 LONGEST_LOOK_S = 5.0
 """Seconds that one look counts for, at most: if more time has passed since the last one, nobody was looking."""
 WAITS_FOR_DISK = "D"
 STOPPED = ("T", "t")
-"""By a signal; by a debugger."""
+"""The states of a process that is stopped: by a signal; by a debugger."""
 
 
 @dataclass
@@ -43,14 +43,16 @@ class Watch:
 
     silent_s: float = 0.0
     looks: int = 0
-    """Without a sign, in a row."""
+    """The number of looks in a row without a sign."""
     _looked_at: float | None = None
     _queued_ns: dict[str, int] = field(default_factory=dict)
     _was_stopped: bool = False
     _may_begin_anew: bool = True
 
     def is_hung(self, pid: int, limit_s: float, gives_sign: Callable[[], bool]) -> bool:
-        """Look, and before a verdict once more: to ask for a sign takes time, in which the process may have gone on."""
+        """Whether the process is hung. Looks once more before a verdict: a request for a sign takes time, in which the
+        process may have gone on.
+        """
         for _ in range(2):
             has_sign = gives_sign()
             self.look(pid, time.monotonic(), has_sign=has_sign)
@@ -63,7 +65,9 @@ class Watch:
         return self.silent_s >= limit_s and self.looks >= FEWEST_LOOKS
 
     def look(self, pid: int, now: float, *, has_sign: bool) -> float:
-        """Note whether the process has given a sign since the last look; its silence up to now, in seconds."""
+        """Records whether the process has given a sign since the last look, and returns its silence up to now, in
+        seconds.
+        """
         before, self._looked_at = self._looked_at, now
         queued_s, states = self._held_up(pid)
         goes_on = self._goes_on(states)

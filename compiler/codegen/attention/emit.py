@@ -52,7 +52,7 @@ class Backward(Head):
         self.through_scores = self.d_q is not None or self.d_k is not None
 
     def emit(self, block: Block) -> None:
-        """All heads, shared out to threads."""
+        """Emits all heads, shared out to threads."""
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             body.loop(end - first, lambda b, i: self._unit(b, slot, b.let(first + i, "unit")), name="unit")
@@ -160,7 +160,7 @@ class Backward(Head):
 
 
 def _written(buffer: Buffer, base: Value, row_stride: int) -> Write:
-    """Store a tile's valid columns."""
+    """Stores a tile's valid columns."""
 
     def write(block: Block, tile: RegisterTile, m: Value, n: Value) -> None:
         place = block.let(base + m * row_stride + n, "place")
@@ -172,7 +172,7 @@ def _written(buffer: Buffer, base: Value, row_stride: int) -> Write:
 
 
 def _added(buffer: Buffer, base: Value, row_stride: int) -> Write:
-    """Add a tile's valid columns to what is there."""
+    """Adds a tile's valid columns to what is there."""
 
     def write(block: Block, tile: RegisterTile, m: Value, n: Value) -> None:
         place = block.let(base + m * row_stride + n, "place")
@@ -198,7 +198,7 @@ class Forward(Head):
         self.y, self.stats = operands.outputs
 
     def emit(self, block: Block) -> None:
-        """All heads, shared out to threads."""
+        """Emits all heads, shared out to threads."""
         plan, spec = self.plan, self.spec
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
@@ -246,7 +246,7 @@ class Forward(Head):
         block.store(self.workspace, self.place(slot, "sums") + i, self._exponentials(block, rows, row, highest))
 
     def _highest(self, block: Block, rows: Rows, row: Value, t: Value) -> Value:
-        """Scale and mask the row in place; the largest score of it, or a low bound if it sees nothing."""
+        """Scales and masks the row in place and returns its largest score, or a low bound if it sees nothing."""
         lanes = self.plan.lanes
         mask = mask_row(block, self.mask_access(), self.mask, (rows.batch, rows.head, t))
         best = block.local(lanes, name="best")

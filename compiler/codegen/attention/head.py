@@ -38,10 +38,10 @@ class Product:
     row_limit: Value | None = None
     column_limit: Value | None = None
     products: str = ""
-    """As `MatmulSpec` has it: then steps are pairs."""
+    """The kind of products, as in `MatmulSpec`; where it is set, steps are pairs."""
 
     def emit(self, block: Block, a: Scalars, panel: Panel, write: Write) -> None:
-        """Every tile that holds something that counts, column tile by column tile."""
+        """Emits every tile that holds something that counts, column tile by column tile."""
 
         def tile(inner: Block, rows: int, m: Value, columns: ColumnTile, number: Value) -> None:
             n = inner.let(number * self.columns.tile.width, "n")
@@ -90,7 +90,7 @@ class Product:
 
 
 def stored(buffer: Buffer, base: Value, row_stride: int) -> Write:
-    """Write whole vectors, into padded scratch."""
+    """Writes whole vectors, into padded scratch."""
 
     def write(block: Block, tile: RegisterTile, m: Value, n: Value) -> None:
         place = block.let(base + m * row_stride + n, "place")
@@ -126,7 +126,7 @@ class Head:
     # ---------------------------------------------------------------------------------------------------- operands
 
     def place(self, slot: Value, name: str) -> Value:
-        """Where a scratch tensor of a thread begins."""
+        """Returns where a scratch tensor of a thread begins."""
         return slot * self.scratch.total + self.scratch.starts[name]
 
     def query_base(self, rows: Rows, width: int) -> Value:

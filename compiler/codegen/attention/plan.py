@@ -1,4 +1,4 @@
-"""How an attention kernel is cut into blocks, tiles and threads."""
+"""The schedule of an attention kernel: how it is cut into blocks, tiles and threads."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AttentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a thread's scratch tensors begin, in elements of the workspace (`SCRATCH`) from its part of it."""
+    """The starts of a thread's scratch tensors, in elements of the workspace (`SCRATCH`) from its part of it."""
 
     starts: dict[str, int]
     total: int

@@ -34,7 +34,9 @@ class Unit:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a unit's input is read: `base` of its first image's first band row, and the distance of images and rows."""
+    """The place where a unit's input is read: `base` of its first image's first band row, and the distance of images
+    and rows.
+    """
 
     buffer: Buffer
     base: Value
@@ -69,7 +71,7 @@ def _part(block: Block, size: int, first: Value, extent: int) -> Value | int:
 
 
 def fill(block: Block, band: Band, image: Image, unit: Unit, workspace: Buffer, base: Value, lanes: int) -> Source:
-    """Copy the unit's rows to `base` of the workspace if the band is a copy; say where to read them."""
+    """Copies the unit's rows to `base` of the workspace if the band is a copy, and returns where to read them."""
     width = band.width * band.channels
     row_elements = image.width * image.channels
     channel = unit.group * band.channels

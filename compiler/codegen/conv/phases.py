@@ -94,7 +94,7 @@ def alike_phases(phases: tuple[AxisPhase, ...]) -> tuple[AlikePhases, ...]:
 
 
 def _shift(before: AxisPhase, after: AxisPhase) -> int | None:
-    """How much further the taps of the next phase are; None if it differs in anything else."""
+    """Returns how much further the taps of the next phase are; None if it differs in anything else."""
     shifts = {tap - other for (tap, _), (other, _) in zip(after.taps, before.taps, strict=False)}
     offsets = [[offset for _, offset in phase.taps] for phase in (before, after)]
     is_next = replace(after, first=before.first, taps=before.taps) == before and after.first == before.first + 1
@@ -118,7 +118,9 @@ def tap_run(phase: AxisPhase) -> TapRun:
 
 
 def several(phases: tuple[AxisPhase, ...], times: int) -> tuple[AxisPhase, ...]:
-    """The same outputs in `times` as many phases: those of so many places q side by side become phases of one place."""
+    """Returns phases that cover the same outputs, `times` as many: those of so many places q side by side become phases
+    of one place.
+    """
     return tuple(
         AxisPhase(
             phase.first + turn * phase.step,

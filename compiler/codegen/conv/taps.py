@@ -39,7 +39,7 @@ class _Phase:
 
     @property
     def row_tap(self) -> Value | int:
-        """How much further its taps are than those of the first turn."""
+        """Returns how much further this turn's taps are than those of the first turn."""
         return self.row_turn * self.rows.tap_shift
 
     @property
@@ -102,7 +102,7 @@ class ConvTaps:
         _turns(block, rows.turns, lambda b, i: _turns(b, columns.turns, lambda c, j: turn(c, i, j)))
 
     def emit(self, block: Block) -> None:
-        """Pack the weights if need be, then all units of work."""
+        """Packs the weights if need be, then all units of work."""
         if not self.plan.direct:
             self._pack(block)
         band, rows = self.plan.band, out_rows(self.rows)
@@ -205,7 +205,7 @@ class ConvTaps:
     def _phase(
         self, block: Block, unit: Unit, source: Source, phase: _Phase, tile: ColumnTile, number: Value, panel: Vectors
     ) -> None:
-        """All outputs of one phase and one column tile in a unit."""
+        """Emits all outputs of one phase and one column tile in a unit."""
         row, column = phase.row, phase.column
         full, rest = divmod(column.count, self.plan.rows)
 
@@ -258,7 +258,7 @@ class ConvTaps:
         columns: TapRun,
         panel: Vectors,
     ) -> None:
-        """Add all taps. Neighbouring column taps are one run: their channels follow each other in the band."""
+        """Adds all taps. Neighbouring column taps are one run: their channels follow each other in the band."""
         if not rows.count or not columns.count:
             return
         band = self.plan.band

@@ -71,7 +71,7 @@ class ConvWeights:
         share_out(block, self.plan.slots, groups * blocks, slot_body)
 
     def _share_weights(self, block: Block) -> None:
-        """Each thread owns some row tiles of every kernel row's product, over all units."""
+        """Emits code in which each thread owns some row tiles of every kernel row's product, over all units."""
         if self.d_bias is not None:
             self._share_channels(block)
         groups, blocks = units(self.plan.band, self.spec.n, self.spec.oh)
@@ -98,7 +98,7 @@ class ConvWeights:
         share_out(block, self.plan.slots, self.m // self.plan.rows, slot_body)
 
     def _share_channels(self, block: Block) -> None:
-        """Each thread sums some channels of d_y over all positions."""
+        """Emits code in which each thread sums some channels of d_y over all positions."""
         cut, positions = self.plan.columns, self.spec.n * self.spec.oh * self.spec.ow
 
         def columns(body: Block, tile: ColumnTile, number: Value) -> None:
@@ -115,7 +115,7 @@ class ConvWeights:
         share_out(block, self.plan.slots, cut.full, slot_body)
 
     def _sum_unit(self, block: Block, unit: Unit, place: Value) -> None:
-        """Add the sums of one unit's d_y to those at `place`."""
+        """Adds the sums of one unit's d_y to those at `place`."""
         spec, cut = self.spec, self.plan.columns
         positions = unit.rows * spec.ow
 
@@ -197,7 +197,7 @@ class ConvWeights:
         k: Value,
         place: Value,
     ) -> None:
-        """Sum one tile over all positions of the unit and add it to the sums."""
+        """Sums one tile over all positions of the unit and adds it to the sums."""
         spec, band = self.spec, self.plan.band
         total = RegisterTile(block, height, columns)
 
@@ -211,7 +211,7 @@ class ConvWeights:
         store_sums(block, total, self.sums_buffer, block.let(place, "place"), spec.k)
 
     def _combine(self, block: Block) -> None:
-        """Add the threads' sums, row by row of [kh, kw, c]; those of d_y are one more row."""
+        """Adds the threads' sums, row by row of [kh, kw, c]; those of d_y are one more row."""
         spec = self.spec
 
         def total(row: Value, k: Value, width: int) -> Value:

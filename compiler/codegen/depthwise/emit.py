@@ -29,7 +29,7 @@ from compiler.kernels.spec import DepthwiseSpec
 from compiler.targets import CpuTarget
 
 _AHEAD_ELEMENTS = 4096
-"""How far ahead, in the order of memory, rows are fetched that come from beyond the caches."""
+"""The distance ahead, in the order of memory, at which rows are fetched that come from beyond the caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Corner:
-    """Where a tile stands: image, unit of rows, first column, first channel."""
+    """The place where a tile stands: image, unit of rows, first column, first channel."""
 
     image: Value
     q: Value
@@ -81,7 +81,7 @@ class DepthwiseRows:
         self.in_shape = (spec.h, spec.w) if forward else (spec.oh, spec.ow)
 
     def emit(self, block: Block) -> None:
-        """All output rows, shared out among threads."""
+        """Emits all output rows, shared out among threads."""
         most, least = self.rows[0].count, self.rows[-1].count
         longest = tuple(phase for phase in self.rows if phase.count == most)
 
@@ -114,7 +114,7 @@ class DepthwiseRows:
     def _tile(
         self, block: Block, image: Value, q: Value, rows: tuple[AxisPhase, ...], first: Value, tile: Tile
     ) -> None:
-        """All channels of one tile."""
+        """Emits all channels of one tile."""
         lanes, whole = self.plan.lanes, self.spec.c // self.plan.lanes
 
         def channels(body: Block, c: Value, width: int) -> None:
@@ -143,7 +143,9 @@ class DepthwiseRows:
             channels(block, index(whole * lanes + start), width)
 
     def _products(self, block: Block, *, tile: Tile, sums: Sums, corner: Corner, row: Value, row_taps: Taps) -> None:
-        """All products with one input row, which `row_taps` name by (row phase, kernel row). Loads each input once."""
+        """Emits all products with one input row, which `row_taps` name by (row phase, kernel row). Loads each input
+        once.
+        """
         height, width = self.in_shape
         step = self.columns[0].input_step
         lanes = next(iter(sums.values())).columns.width
@@ -188,8 +190,8 @@ class DepthwiseRows:
     # ---------------------------------------------------------------------------------------------------- fetching
 
     def _fetch_ahead(self, block: Block, rows: tuple[AxisPhase, ...], corner: Corner, tile: Tile) -> None:
-        """Ask for what is about to be met for the first time: the newest input rows, what the epilogue reads point by
-        point, and the lines to be written, for which stores else wait.
+        """Prefetches what is about to be met for the first time: the newest input rows, what the epilogue reads point
+        by point, and the lines to be written, for which stores would otherwise wait.
 
         A tile touches its columns side by side, which memory's own prefetching does not follow: each turn of the loop
         over channels asks for its share of the tile's bytes, in the order of memory, some way on.

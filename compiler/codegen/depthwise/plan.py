@@ -1,4 +1,4 @@
-"""How a depth-wise convolution is scheduled: vectors over channels, several output columns in registers."""
+"""The schedule of a depth-wise convolution: vectors over channels, several output columns in registers."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _loads(spec: DepthwiseSpec, columns: int, rows: int) -> float:
 
 
 def _columns(spec: DepthwiseSpec, target: CpuTarget, precision: Precision, several_rows: int) -> int:
-    """As many columns as registers hold beside the weights of one input row."""
+    """Returns as many columns as registers hold beside the weights of one input row."""
     if spec.kind == "weight_grad":
         return _MOST_COLUMNS_OF_WEIGHTS
     rows, columns = several(axis_phases(spec, 0), several_rows), axis_phases(spec, 1)

@@ -30,7 +30,9 @@ _D_Y = (-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class _Corner:
-    """Where a sweep begins: image, row of d_y, first channel, how many; which of how many vectors of channels."""
+    """The place where a sweep begins: image, row of d_y, first channel, number of channels; and which of how many
+    vectors of channels it is.
+    """
 
     image: Value
     q: Value
@@ -52,7 +54,7 @@ class DepthwiseWeights:
         self.sums = sums_of(spec)
 
     def emit(self, block: Block) -> None:
-        """Both phases."""
+        """Emits both phases: each thread's sums, then their combination."""
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             sums = body.let(slot * (len(self.sums) * self.spec.c), "sums")
@@ -81,7 +83,7 @@ class DepthwiseWeights:
             channels(block, index(number), index(whole * self.lanes + start), lanes)
 
     def _in_registers(self, block: Block, at: _Corner, accumulators: Sums, sums: Value) -> None:
-        """All kernel rows in one sweep along the row; at the image's edge, one sweep for each that exists."""
+        """Emits all kernel rows in one sweep along the row; at the image's edge, one sweep for each that exists."""
         for buffer in accumulators.values():
             block.store(buffer, 0, literal(0.0, "float32", at.lanes))
         low, high = self.rows.interior
@@ -187,7 +189,7 @@ class DepthwiseWeights:
                     block.store(total, 0, fma(loaded[key], gradient, load(total, 0, lanes), lanes))
 
     def _fetch_ahead(self, block: Block, at: _Corner, turn: Value, turns: int) -> None:
-        """Ask for this turn's part of what the next row will need for the first time, in the order of memory.
+        """Prefetches this turn's part of what the next row will need for the first time, in the order of memory.
 
         A sweep takes a vector of channels of each column, which memory's own prefetching does not follow.
         """
@@ -206,7 +208,7 @@ class DepthwiseWeights:
             block.store(self.workspace, place, load(self.workspace, place, at.lanes) + load(buffer, 0, at.lanes))
 
     def _combine(self, block: Block) -> None:
-        """Add the sums of all threads."""
+        """Adds the sums of all threads."""
         c_count, whole = self.spec.c, self.spec.c // self.lanes
 
         def total(c: Value, number: int, lanes: int) -> Value:

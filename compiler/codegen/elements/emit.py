@@ -37,7 +37,7 @@ class _Elements:
         self.parallel = "parallel" if plan.parallel else "serial"
 
     def index_place(self, outer: Value, j: Value, i: Value) -> Value:
-        """Where the index of an element lies."""
+        """Returns where the index of an element lies."""
         spec = self.spec
         row = outer * spec.count + j if spec.per_outer else j
         return row * spec.inner + i if spec.per_inner else row
@@ -89,7 +89,7 @@ class _Elements:
     # ------------------------------------------------------------------------------------------------------ putting
 
     def scatter(self, body: Block) -> None:
-        """Start from x or zeros, then put in order of j; a thread owns whole columns."""
+        """Starts from x or zeros, then puts elements in order of j; a thread owns whole columns."""
         spec, (y,) = self.spec, self.operands.outputs
         element = "int64" if spec.kind == "last" else ELEMENT_TYPES[spec.dtype].tir
         x = self.operands.inputs[0]
@@ -102,7 +102,7 @@ class _Elements:
         column_tasks(body, spec.outer, spec.inner, self.plan, self.put_columns)
 
     def put_columns(self, block: Block, outer: Value, columns: Columns) -> None:
-        """Every j, for some columns of one outer index."""
+        """Emits every j, for some columns of one outer index."""
         spec = self.spec
         index = self.operands.inputs[0 if spec.kind in ("add", "last") else 1]
 
@@ -125,7 +125,7 @@ class _Elements:
         block.loop(spec.count, emit_column, name="j")
 
     def put(self, block: Block, outer: Value, row: Value, j: Value, i: Value, width: int) -> None:
-        """Combine one vector into its row."""
+        """Combines one vector into its row."""
         spec, (y,) = self.spec, self.operands.outputs
         into = block.let((outer * spec.rows + row) * spec.inner + i, "into")
         if spec.kind == "last":

@@ -1,4 +1,4 @@
-"""How picking and putting elements is shared out."""
+"""The schedule of picking and putting elements: how the work is shared out."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def plan(spec: ElementsSpec, target: CpuTarget, threads: int) -> AxisPlan:
 
 
 def workspace_bytes(spec: ElementsSpec, target: CpuTarget, threads: int) -> int:
-    """None is needed."""
+    """Returns 0: no workspace is needed."""
     return 0

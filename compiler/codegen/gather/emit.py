@@ -57,7 +57,7 @@ def _gather(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan)
 
 
 def _scatter_add(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan) -> None:
-    """Zero the table, then add rows in order of the indices; threads own disjoint columns, so sums are repeatable."""
+    """Zeros the table, then adds rows in order of the indices; threads own disjoint columns, so sums are repeatable."""
     (index_buffer, gradient), (table,) = operands.inputs, operands.outputs
     lanes, parts = plan.lanes, plan.parts
     _zero(body, table, spec.outer * spec.rows * spec.inner, ELEMENT_TYPES[spec.dtype].tir, plan)
@@ -93,7 +93,7 @@ def _scatter_add(body: Block, spec: GatherSpec, operands: Operands, plan: Gather
 
 
 def _zero(body: Block, table: Buffer, size: int, element: str, plan: GatherPlan) -> None:
-    """Fill a whole buffer with zeros, in parallel blocks if it is large."""
+    """Fills a whole buffer with zeros, in parallel blocks if it is large."""
     lanes, tasks = plan.lanes, plan.clearing_tasks
 
     def clear(block: Block, place: Value, width: int) -> None:

@@ -1,4 +1,4 @@
-"""How a gather and its gradients are shared out, and whether a gradient may update its table."""
+"""The schedule of a gather and its gradients: how they are shared out, and whether a gradient may update its table."""
 
 from __future__ import annotations
 

@@ -78,7 +78,9 @@ class _Elements:
     # ------------------------------------------------------------------------------------------------------ putting
 
     def scatter(self, grid: Grid) -> None:
-        """Every result looks for what goes to it; where that is too much, columns are filled position by position."""
+        """Emits a scatter: every result looks for what goes to it; where that is too much, columns are filled position
+        by position.
+        """
         columns = self.outer * self.inner
         size = columns * self.spec.rows
         if not size:
@@ -116,7 +118,7 @@ class _Elements:
         block.store(y, number, tir.load(total, 0))
 
     def put(self, here: Here, block: Block, number: Value) -> None:
-        """All positions of one column in order, into results that no other item reads or writes."""
+        """Puts all positions of one column in order, into results that no other item reads or writes."""
         spec, (y,), index = self.spec, here.operands.outputs, self._index(here.operands)
         outer, column = tir.divide(block, number, self.inner)
 

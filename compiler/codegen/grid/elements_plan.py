@@ -1,4 +1,4 @@
-"""How picking and putting elements is shared out on a grid."""
+"""The schedule of picking and putting elements on a grid: how the work is shared out."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Function:
 
 @dataclass
 class Here:
-    """Where the statements of one launch go, and who runs them."""
+    """The block that the statements of one launch go to, and the items and groups that run them."""
 
     block: Block
     """The function's outermost block: every item runs what is written there."""
@@ -56,7 +56,7 @@ class Here:
         return buffer
 
     def barrier(self, block: Block) -> None:
-        """Wait for the group's other items, and see what they wrote to shared memory.
+        """Waits for the group's other items, so that the item sees what they wrote to shared memory.
 
         Every item must come by here equally often: never inside a branch or loop that items take differently.
         """

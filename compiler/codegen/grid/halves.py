@@ -15,7 +15,7 @@ from compiler.codegen.tir import halves
 from compiler.codegen.tir.tir import Buffer, Operands, element_of
 
 BITS: Mapping[str, str] = {"f16": halves.F16_BITS, "bf16": halves.BF16}
-"""As what a kernel sees them, by the name of their type."""
+"""The types as which a kernel sees sixteen-bit elements, by the name of their element type."""
 _WORDS = ("pf_wide_f16", "pf_f16_1", "pf_bf16_1")
 _BOUND = """\
 static {inline} float pf_bound(float x) {{

@@ -7,5 +7,5 @@ from compiler.targets import Target
 
 
 def workspace_bytes(spec: KernelSpec, target: Target, threads: int) -> int:
-    """None is needed."""
+    """Returns 0: no workspace is needed."""
     return 0

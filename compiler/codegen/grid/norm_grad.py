@@ -38,7 +38,9 @@ def emit(spec: NormGradSpec, target: GridTarget, threads: int) -> Grid:
 
 @dataclass(frozen=True)
 class _Row:
-    """Where a row of x begins, and its statistics as far as they are known (a norm that is not centred has no mean)."""
+    """The start of a row of x, and the row's statistics as far as they are known (a norm that is not centred has no
+    mean).
+    """
 
     x: Buffer
     base: Value

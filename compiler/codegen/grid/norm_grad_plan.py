@@ -1,4 +1,4 @@
-"""How the gradient of a norm is shared out on a grid: items along rows for d_x, along columns for the weights' sums."""
+"""The schedule of a norm's gradient on a grid: items along rows for d_x, along columns for the weights' sums."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def version() -> tuple[int, int]:
 
 
 def _path() -> Path | None:
-    """Where the package has put the library."""
+    """Returns where the package has put the library."""
     try:
         module_spec = importlib.util.find_spec(_MODULE)
     except ModuleNotFoundError:

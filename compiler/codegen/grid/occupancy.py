@@ -1,4 +1,5 @@
-"""How full of warps a launch can make a multiprocessor (SM) of NVIDIA's: plain arithmetic on what its items take.
+"""The share of an NVIDIA multiprocessor (SM) that a launch can fill with warps: plain arithmetic on what its items
+take.
 
 More resident warps hide more of the time that memory takes; it is a bound, no speed.
 """
@@ -41,7 +42,7 @@ occupancy calculator of Nsight Compute."""
 
 
 def resident_blocks(launch: Launch, capability: str) -> int:
-    """How many of a launch's groups an SM holds at once; 0 if not even one fits. Raises: InternalError."""
+    """Returns how many of a launch's groups an SM holds at once; 0 if not even one fits. Raises: InternalError."""
     sm = multiprocessor(capability)
     warps = -(-launch.items // WARP)
     limits = [sm.blocks, sm.warps // warps]

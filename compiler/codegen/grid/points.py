@@ -28,7 +28,7 @@ def place_of(block: Block, number: Value, extents: Sequence[int]) -> tuple[Value
 
 
 def points(extents: Sequence[int]) -> int:
-    """How many there are."""
+    """Returns how many points a space of these extents has."""
     return math.prod(extents)
 
 
@@ -42,7 +42,7 @@ def write_outputs(
     rank: int,
     first: Sequence[Value] = (),
 ) -> None:
-    """All reads at a point, all expressions, then all writes: outputs may share storage with what is read.
+    """Emits all reads at a point, all expressions, then all writes: outputs may share storage with what is read.
 
     `space.accesses` are those of the inputs and then of the outputs, which `exprs` are of. `first`: values that stand
     before the inputs in the expressions' references. `rank`: axes of the spec.

@@ -93,14 +93,16 @@ class _Pool:
         return along(at[1], 0), along(at[2], 1)
 
     def _covering_size(self) -> tuple[int, int] | None:
-        """How many windows cover each position, where they lie side by side and leave nothing over."""
+        """Returns how many windows cover each position, where they lie side by side and leave nothing over, else
+        None.
+        """
         spec = self.spec
         reached = (spec.oh * spec.kernel[0], spec.ow * spec.kernel[1])
         is_even = spec.kernel == spec.strides and not any(spec.pads[:2]) and reached == (spec.h, spec.w)
         return (1, 1) if is_even else None
 
     def _place(self, at: Axes, h: Value, w: Value) -> Value:
-        """Which place of the window of an output a position of x is."""
+        """Returns the place, in an output's window, of a position of x."""
         down = h - (at[1] * self.spec.strides[0] - self.spec.pads[0])
         right = w - (at[2] * self.spec.strides[1] - self.spec.pads[1])
         return down * self.spec.kernel[1] + right

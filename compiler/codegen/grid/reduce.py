@@ -36,7 +36,7 @@ class _Reduction:
         self.partials = Partials(chosen.split.parts, chosen.split.results, spec.combine)
 
     def sums(self, here: Here) -> None:
-        """Each item's terms, combined over the group."""
+        """Emits each item's terms, combined over the group."""
         split = self.plan.split
         share = share_of(here, split)
         origin = self._kept_point(here.block, share.result)
@@ -74,7 +74,7 @@ class _Reduction:
         return Evaluator(block, refs, point=at, functions=DEVICE)
 
     def _kept_point(self, block: Block, number: Value) -> Point:
-        """Where a result stands; reduced axes are at their start."""
+        """Returns the point where a result stands; reduced axes are at their start."""
         origin = Point((tir.index(0),) * len(self.space.extents))
         return self._moved(block, origin, self.plan.kept_axes, number)
 

@@ -1,4 +1,4 @@
-"""How a reduction runs on a grid: along results or along terms, in groups and parts."""
+"""The schedule of a reduction on a grid: along results or along terms, in groups and parts."""
 
 from __future__ import annotations
 

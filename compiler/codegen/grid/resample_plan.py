@@ -1,4 +1,4 @@
-"""How resampling is shared out on a grid."""
+"""The schedule of resampling on a grid: how the work is shared out."""
 
 from __future__ import annotations
 

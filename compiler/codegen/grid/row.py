@@ -43,7 +43,7 @@ class _Rows:
         self.split = _split(spec, self.inputs or self.outputs, target)
 
     def rows(self, here: Here) -> None:
-        """Every stage, then every output."""
+        """Emits every stage, then every output."""
         share = share_of(here, self.split)
         row = Point((share.result, tir.index(0)))
         fixed = {
@@ -69,7 +69,7 @@ class _Rows:
             here.block.when(share.delivers, lambda block: last.write(block, row, once))
 
     def _statistics(self, here: Here, share: Share, row: _Row, stages: Sequence[int]) -> list[Value]:
-        """Those of some stages that combine alike, in one walk along the row."""
+        """Returns the statistics of some stages that combine alike, in one walk along the row."""
         chosen = [self.spec.stages[stage] for stage in stages]
         combine, kinds = chosen[0][0], [_kind(expr, self.spec) for _, expr in chosen]
 
@@ -99,7 +99,7 @@ class _Row:
         return [evaluator.value(expr, kind) for expr, kind in zip(exprs, kinds, strict=True)]
 
     def write(self, block: Block, point: Point, numbers: Sequence[int]) -> None:
-        """Some outputs at a point: all that is read there is read before any of them is written."""
+        """Writes some outputs at a point: all that is read there is read before any of them is written."""
         spec, accesses = self.kernel.spec, self.kernel.outputs
         kinds = [accesses[n].type.element.tir_value for n in numbers]
         values = self.values(block, point, [spec.exprs[n] for n in numbers], kinds)

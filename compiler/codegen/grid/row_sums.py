@@ -24,7 +24,7 @@ _RUN = 32
 
 @dataclass(frozen=True)
 class Place:
-    """Where a result is; `row` in the table."""
+    """The place of a result; `row` is its row in the table."""
 
     outer: Value
     row: Value
@@ -240,5 +240,5 @@ class _Sums:
 
 
 def _over(extent: Value, step: int) -> Value:
-    """How often `step` fits into an extent, if it may stick out; not above 0 for an extent that is not."""
+    """Returns how often `step` fits into an extent, if it may stick out; not above 0 for an extent that is not."""
     return tirx.truncdiv(extent + (step - 1), tir.index(step)) if step > 1 else extent

@@ -1,4 +1,4 @@
-"""How sums over the positions that name a row are shared out. Loads no TVM."""
+"""The schedule of sums over the positions that name a row: how they are shared out. Loads no TVM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compiler.element_types import SCRATCH
 from compiler.errors import BuildError
 
 MOST_LOOKED_AT = 16
-"""So few positions every result looks through itself: two launches more would take longer."""
+"""The most positions that every result looks through itself: two launches more would take longer."""
 _TERMS = 32
 """Fewer than this, on average, are not worth another item."""
 _ALONE = 64
@@ -39,7 +39,7 @@ class RowSums:
 
     @property
     def results(self) -> int:
-        """How many sums there are, with those of positions that are not the first of a row."""
+        """Returns how many sums there are, with those of positions that are not the first of a row."""
         return self.outer * (self.positions if self.by == "positions" else self.rows) * self.inner
 
     @property

@@ -14,7 +14,7 @@ from compiler.kernels.movement import ScanSpec
 from compiler.targets import GridTarget
 
 _FEWEST_ROWS = 64
-"""So few rows an item adds up faster than a group, whose items wait for each other."""
+"""The number of rows below which an item adds them up faster than a group, whose items wait for each other."""
 
 
 def emit(spec: ScanSpec, target: GridTarget, threads: int) -> Grid:
@@ -38,7 +38,7 @@ class _Scan:
         self.spec, self.element = spec, ELEMENT_TYPES[spec.dtype].tir
 
     def _start(self, block: Block, number: Value) -> Value:
-        """Where a column begins."""
+        """Returns where a column begins."""
         outer, column = tir.divide(block, number, self.spec.inner)
         return block.let(outer * (self.spec.rows * self.spec.inner) + column, "start")
 
@@ -86,7 +86,7 @@ class _Scan:
         block.loop(-(-spec.rows // here.items), tile, name="tile")
 
     def _add_up(self, here: Here, block: Block, shared: Buffer, element: Value) -> None:
-        """Into each element the sum of its item's own value and all before, over distances that double."""
+        """Puts into each element the sum of its item's own value and all before, over distances that double."""
         block.store(shared, here.item, element)
         here.barrier(block)
         zero = tir.literal(0, self.element)

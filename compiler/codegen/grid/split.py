@@ -1,4 +1,4 @@
-"""How sums over many terms are shared out among groups and items: plain arithmetic, for plans."""
+"""The way sums over many terms are shared out among groups and items: plain arithmetic, for plans."""
 
 from __future__ import annotations
 

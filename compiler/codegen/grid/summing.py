@@ -62,7 +62,7 @@ def share_of(here: Here, split: Split, *, number: Value = None, part: Value = No
 
 
 def _in_group(here: Here, split: Split) -> tuple[Value, Value]:
-    """Which of the group's results the item works on, and its place among those that do."""
+    """Returns which of the group's results the item works on, and its place among those that do."""
     if split.down == 1:
         return here.item, tir.index(0)
     if split.across == 1:
@@ -117,7 +117,7 @@ def _first(block: Block, split: Split, share: Share) -> Value:
 
 
 def _turns(block: Block, split: Split, share: Share) -> Value | int:
-    """How many terms the item has."""
+    """Returns how many terms the item has."""
     if split.terms == split.share * split.parts and split.share % split.down == 0:
         return split.turns
     end = tirx.min(share.part * split.share + split.share, tir.index(split.terms))
@@ -144,7 +144,7 @@ def of_group(
 def _of_columns(
     here: Here, split: Split, share: Share, combine: Combine, values: Sequence[Value], shared: Sequence[Buffer]
 ) -> list[Value]:
-    """The same where the items of a result are `across` apart."""
+    """Combines the items' sums as `of_group` does, where the items of a result are `across` apart."""
     block = here.block
     for buffer, value in zip(shared, values, strict=True):
         block.store(buffer, here.item, value)

@@ -42,7 +42,7 @@ def rounded(value: Value) -> Value:
 
 
 def multiply(block: Block, factors: Factors, sums: Buffer, first: int, a: Sequence[Value], b: Sequence[Value]) -> None:
-    """Add to four sums, from element `first`, those of a warp's product (`tensor_tile` says whose items have what).
+    """Adds to four sums, from element `first`, those of a warp's product (`tensor_tile` says whose items have what).
 
     Words of factors are given as reals, whatever they hold. All items of a warp must come by here together.
     """

@@ -16,7 +16,7 @@ from compiler.errors import InternalError
 def combine_items(
     here: Here, block: Block, combine: Combine, values: Sequence[Value], shared: Sequence[Buffer], width: int
 ) -> list[Value]:
-    """Each of `values`, one per item, combined over every run of `width` neighbouring items, which all get the result.
+    """Combines each of `values`, one per item, over every run of `width` neighbouring items, which all get the result.
 
     `shared` holds `here.items` elements for each value, and is free again afterwards. `width` is a power of two that
     divides the group. The tree is always the same, and so are the result's bits. Every item must come by here.

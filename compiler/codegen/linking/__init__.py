@@ -1,1 +1,1 @@
-"""From objects to one executable: the tables and the linker."""
+"""The way from objects to one executable: the tables and the linker."""

@@ -33,7 +33,7 @@ def c_string(value: str) -> str:
 
 
 def c_bytes(content: bytes) -> str:
-    """Any bytes as a C string literal, which ends a line where they do."""
+    """Returns any bytes as a C string literal, which ends a line where they do."""
     lines = content.splitlines(keepends=True)
     return "\n".join(f'"{_spelled(line)}"' for line in lines) or '""'
 

@@ -22,7 +22,7 @@ class CodeTables:
         self._numbers = {symbol: number for number, symbol in enumerate(sorted(self._codes))}
 
     def number(self, kernel: CompiledKernel) -> int:
-        """Which code holds a kernel."""
+        """Returns the number of the code that holds a kernel."""
         return self._numbers[kernel.symbol]
 
     def source(self) -> str:

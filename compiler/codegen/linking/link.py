@@ -57,7 +57,7 @@ def _static_executable(
     target: CpuTarget,
     work_dir: Path,
 ) -> bytes:
-    """Compile the sources and link them with the kernels and the runtime's objects, some of these left out."""
+    """Compiles the sources and links them with the kernels and the runtime's objects, some of these left out."""
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="link-") as name:
         folder = Path(name)
         objects = [*write_kernels(folder, kernels), *_compiled(sources, target.zig_triple, folder)]
@@ -72,7 +72,9 @@ def _loading_executable(
     target: GridTarget,
     work_dir: Path,
 ) -> bytes:
-    """The same for a program that loads a driver; the kernels are among the sources."""
+    """Links an executable as `_static_executable` does, for a program that loads a driver; the kernels are among the
+    sources.
+    """
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="link-") as name:
         folder = Path(name)
         objects = _compiled(sources, target.zig_triple, folder)
@@ -101,7 +103,9 @@ LINKERS: Mapping[str, Callable[[Mapping[str, str], Collection[str], Iterable[Com
     "opencl": _loading_executable,
     "cuda": _loading_executable,
 }
-"""How a target's kind is linked. A CPU's step is a static executable (decision 0006); one with a driver cannot be."""
+"""The linker of each kind of target. A CPU's step is a static executable (decision 0006); one with a driver cannot
+be.
+"""
 
 
 def write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:

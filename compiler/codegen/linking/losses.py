@@ -36,7 +36,7 @@ def ignored_by(image: BinaryImage, value: Value) -> int:
 
 
 def class_layout(output: TensorType, term: Term) -> tuple[int, int]:
-    """How many classes there are, and how many elements lie between two of the same label."""
+    """Returns how many classes there are, and how many elements lie between two of the same label."""
     axis = len(output.shape) - 1 if term.class_axis is None else term.class_axis
     return (output.shape[axis] if output.shape else 1), prod(output.shape[axis + 1 :])
 

@@ -92,7 +92,7 @@ def library_objects(library_triple: str, kind: str) -> tuple[Path, ...]:
 
 
 def warm_everything() -> Iterator[str]:
-    """Build what executables and libraries of all targets need, so that no compile waits; each triple before its turn.
+    """Builds what executables and libraries of all targets need, so that no compile waits; each triple before its turn.
 
     Raises: BuildError if the compiler or linker fails.
     """

@@ -67,7 +67,9 @@ FORMS: Mapping[str, Form] = {
     "fresh_share": Form("PF_STEP_POWER", "beta2_decay"),
     "inverse_root_step": Form("PF_STEP_POWER", -0.5),
 }
-"""By the kind of the graph's input. What random generators draw by is no number of a form (see `pf_program`)."""
+"""The form of each number, by the kind of the graph's input. What random generators draw by is no number of a form (see
+`pf_program`).
+"""
 
 TOLD: Mapping[OptimizerKind, tuple[str, ...]] = {
     "sgd": ("momentum",),
@@ -95,7 +97,7 @@ def setting_rows(optimizer: Optimizer) -> list[str]:
 
 
 def micro_batch_fields(optimizer: Optimizer) -> dict[str, str]:
-    """How many micro-batches a step has, and whose loss is the step's."""
+    """Returns how many micro-batches a step has, and whose loss is the step's."""
     return {"micro_batches": str(optimizer.micro_batches), "mean_of_labels": str(optimizer.is_mean_of_labels).lower()}
 
 
@@ -158,7 +160,7 @@ def axes_of(state: StateTensor) -> list[Axis]:
 
 
 def _strides(state: StateTensor) -> list[int]:
-    """How far apart neighbours along each view axis are in memory, in elements."""
+    """Returns how far apart neighbours along each view axis are in memory, in elements."""
     inside = [state.view_shape[axis] for axis in state.perm]
     strides = [0] * len(inside)
     for place, axis in enumerate(state.perm):
@@ -170,7 +172,7 @@ MAX_INPUTS = 16
 MAX_OPERANDS = 64
 NOWHERE = "PF_NOWHERE"
 _INDEX_OPERAND = {"gather": 1, "max": 1, "mul": 1}
-"""Which input of a kernel that looks up or scatters holds the positions, if not the first."""
+"""The input that holds the positions, for kernels that look up or scatter, if it is not the first."""
 SAME_ALIGNMENT = f'_Static_assert(PF_ALIGNMENT == {ALIGNMENT_BYTES}, "the runtime and the compiler align alike");\n'
 
 
@@ -260,7 +262,7 @@ class _Tables:
         return self._absolute(rest, size_bytes, program.name_of(value))
 
     def _place_or_nowhere(self, program: Program, value: Value) -> str:
-        """Where the runtime writes an input; nowhere if the plan leaves it out because no call reads it."""
+        """Returns where the runtime writes an input; nowhere if the plan leaves it out because no call reads it."""
         placed = (program.name, program.root(value)) in self.image.plan.placements
         if value not in program.inputs or not (placed or _is_read(program, value)):
             return NOWHERE
@@ -347,7 +349,7 @@ class _Tables:
         return [state for state in self.image.state if state.role != "accumulator"]
 
     def _accumulators(self) -> tuple[int, int]:
-        """Where the first accumulator is, and how many bytes lie from there to the end of the region."""
+        """Returns where the first accumulator is, and how many bytes lie from there to the end of the region."""
         places = [self._state_offset(state) for state in self.image.state if state.role == "accumulator"]
         end = self._region_offset("optimizer") + self.image.plan.optimizer_bytes
         start = min(places, default=end)

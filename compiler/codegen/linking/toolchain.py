@@ -69,7 +69,7 @@ def objects_of(triple: str, sources: Sequence[Path], flags: Sequence[str]) -> tu
 
 
 def ensure_library(triple: str, progress: Callable[[str], None] = lambda message: None) -> None:
-    """Build zig's C library for a triple where no process has built it yet, or wait for the one that builds it now.
+    """Builds zig's C library for a triple where no process has built it yet, or waits for the one that builds it now.
 
     `progress` gets a line where this takes time, again and again while another process builds it: who waits uses no
     processor time, and would be taken to hang. Raises: BuildError if the compiler or linker fails.
@@ -99,7 +99,7 @@ def _try_lock(lock: IO[str]) -> bool:
 
 
 def _build_library(triple: str) -> None:
-    """Link one function in each way that our programs and libraries are linked: zig builds what that takes.
+    """Links one function in each way that our programs and libraries are linked: zig builds what that takes.
 
     With the same flags: it builds another library for each way to address code, say.
     """
@@ -129,7 +129,7 @@ def _runtime_digest(zig_triple: str, sources: Sequence[Path], flags: Sequence[st
 
 
 def _build_runtime(zig_triple: str, sources: Sequence[Path], flags: Sequence[str], folder: Path) -> None:
-    """Compile beside the final folder, then rename: a second process that does the same loses nothing."""
+    """Compiles beside the final folder, then renames: a second process that does the same loses nothing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
         built = Path(name) / "objects"
@@ -145,7 +145,7 @@ def _build_runtime(zig_triple: str, sources: Sequence[Path], flags: Sequence[str
 
 
 def zig_cc(zig_triple: str, arguments: Sequence[str], folder: Path) -> None:
-    """Run the compiler in `folder`, with its local cache there too. Raises: BuildError with its last words."""
+    """Runs the compiler in `folder`, with its local cache there too. Raises: BuildError with its last words."""
     command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, *FLAGS, *arguments]
     local_cache = folder / ".zig-cache"
     environment = {

@@ -36,7 +36,7 @@ class _Region:
         self.start = tir.Point(tuple(tir.index(0) for _ in self.space.extents))
 
     def emit(self, body: Block) -> None:
-        """All points of the region."""
+        """Emits all points of the region."""
         rows = math.prod(self.space.extents[: max(self.last, 0)])
         if not self.space.extents:
             self._point(body, self.start)
@@ -48,7 +48,7 @@ class _Region:
             self._rows(body, self.start, 0, parallel=True)
 
     def _parallel_rows(self, body: Block) -> None:
-        """Fuse as few outer axes as give every thread several turns, and run them in parallel."""
+        """Fuses as few outer axes as give every thread several turns, and runs them in parallel."""
         fused, turns = 0, 1
         while turns < CHUNKS_PER_THREAD * self.threads and fused < self.last:
             turns *= self.space.extents[fused]
@@ -108,7 +108,7 @@ class _Region:
         body.loop(self.space.extents[axis], lambda block, i: self._point(block, point.at(axis, i)), name="tile")
 
     def _point(self, body: Block, point: Point) -> None:
-        """Everything at one point (or vector of points): all reads, all expressions, then all writes."""
+        """Emits everything at one point (or vector of points): all reads, all expressions, then all writes."""
         count = len(self.spec.inputs)
         refs = [
             tir.read(body, buffer, access, point)

@@ -1,4 +1,6 @@
-"""How an element-wise kernel walks its points: merged axes, one vector loop innermost, tiles where it transposes."""
+"""The walk of an element-wise kernel over its points: merged axes, one vector loop innermost, tiles where it
+transposes.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def plan(spec: MapSpec, target: CpuTarget, threads: int) -> MapPlan:
 
 
 def workspace_bytes(spec: MapSpec, target: CpuTarget, threads: int) -> int:
-    """None is needed."""
+    """Returns 0: no workspace is needed."""
     return 0
 
 

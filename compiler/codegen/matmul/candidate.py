@@ -37,7 +37,7 @@ class Candidate:
 
     @property
     def choice(self) -> Choice:
-        """As it is stored."""
+        """Returns the candidate as the choice that is stored."""
         return choose(
             rows=self.rows,
             vectors=self.vectors,

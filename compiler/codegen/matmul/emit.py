@@ -50,7 +50,7 @@ class Ahead:
     epilogue: Epilogue
 
     def fetch_c(self, block: Block, place: Place, height: int, tile: ColumnTile) -> None:
-        """Ask for the lines that the tile is going to write, or add to."""
+        """Prefetches the lines that the tile is going to write, or add to."""
         base = block.let(wide(place.base), "c")
         for row in range(height):
             for start in range(0, tile.valid, self.plan.precision.line):
@@ -136,7 +136,7 @@ Finish = Callable[[Block, Value, Value, int, Value], None]
 
 
 class SplitSums:
-    """Each slot's partial sums of C, and behind them, as one more row, those of B's columns.
+    """The partial sums of C of each slot, and behind them, as one more row, those of B's columns.
 
     In pairs a panel's columns are no numbers to add: then B's own are summed elsewhere.
     """
@@ -154,18 +154,18 @@ class SplitSums:
         return slot * self.plan.slot_elements + before
 
     def clear(self, block: Block, slot: Value) -> None:
-        """Set a slot's sums to zero."""
+        """Sets a slot's sums to zero."""
         zero_run(block, self.workspace, block.let(self._base(slot), "sums"), self.plan.sums_elements, self.lanes)
 
     def add_tile(self, block: Block, slot: Value, m: Value, number: Value, tile: RegisterTile) -> None:
-        """Add a tile at row m and column tile `number`."""
+        """Adds a tile at row m and column tile `number`."""
         n = number * self.plan.columns.tile.width
         store_sums(block, tile, self.workspace, block.let(self._base(slot) + m * self.stride + n, "place"), self.stride)
 
     def add_columns(
         self, block: Block, slot: Value, tile: ColumnTile, number: Value, panel: Vectors, steps: int | Value
     ) -> None:
-        """Add the columns of a panel of B, if their sums are made here."""
+        """Adds the columns of a panel of B, if their sums are made here."""
         if not self.has_columns:
             return
         total = RegisterTile(block, 1, tile)
@@ -173,7 +173,7 @@ class SplitSums:
         self.add_tile(block, slot, index(self.plan.m), number, total)
 
     def combine(self, block: Block) -> None:
-        """Add the partial sums of all slots, row by row."""
+        """Adds the partial sums of all slots, row by row."""
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             body.loop(end - first, lambda b, i: self._row(b, b.let(first + i, "m"), self._finish), name="m")
@@ -233,7 +233,7 @@ class Gemm:
         self.all_columns = Span(index(0), index(plan.column_tiles), whole=True)
 
     def emit(self, block: Block) -> None:
-        """All phases."""
+        """Emits all phases."""
         if self.plan.panels == "shared":
             self.panels.pack_all(block)
         if self.plan.packs_a:
@@ -377,7 +377,7 @@ class Gemm:
             each_steps(block, lambda b, k: self._each_row_block(b, rows, lambda c, p: row_block(c, k, p)))
 
     def _copy_rows(self, block: Block, slot: Value, batch: Value, steps: Steps, part: Span) -> None:
-        """Copy a block of A in the order in which row tiles read it; what is stored by steps is read so."""
+        """Copies a block of A in the order in which row tiles read it; what is stored by steps is read so."""
 
         def some(body: Block, of: Steps, offset: Value) -> None:
             self._each_row_tile(
@@ -495,14 +495,14 @@ class Gemm:
         return MatrixTile(block, height, tile) if self.plan.tiles else RegisterTile(block, height, tile, self.pairs)
 
     def _waiting_place(self, block: Block, place: Place) -> Place:
-        """Where the sums of a tile of C wait between blocks of the reduction."""
+        """Returns where the sums of a tile of C wait between blocks of the reduction."""
         if self.plan.waiting == "output":
             return place
         base = block.let(place.base + self.panels.waiting_base, "waiting")
         return replace(place, buffer=self.operands.workspace, base=base)
 
     def _settle(self, block: Block, total: RegisterTile, place: Place, waiting: Place, steps: Steps) -> None:
-        """Add to the sums that wait in memory, or finish them."""
+        """Adds to the sums that wait in memory, or finishes them."""
         last = tirx.LE(index(self.plan.k - self.plan.k_block), steps.first)
 
         def later(body: Block) -> None:

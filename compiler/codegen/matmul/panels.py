@@ -1,4 +1,6 @@
-"""Where a matrix product's tiles read their operands: in place, in packed panels of B, in copied blocks of A."""
+"""The places where a matrix product's tiles read their operands: in place, in packed panels of B, in copied blocks of
+A.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ class Panels:
         height: int,
         m: Value,
     ) -> None:
-        """Copy some steps, from `first_step` on, of the `height` rows from m on: step after step, as tiles read."""
+        """Copies some steps, from `first_step` on, of the `height` rows from m on: step after step, as tiles read."""
         there = self.rows(batch, m, steps.first)
         source = Matrix(self.a, there.base, there.step_stride, there.row_stride)
         place = block.let(self._copied_tile(slot, first_tile, m) + first_step * height, "copy")
@@ -97,7 +99,7 @@ class Panels:
     def columns(
         self, block: Block, slot: Value, batch: Value, steps: Steps, tile: ColumnTile, number: Value
     ) -> Vectors:
-        """Where the columns of a tile are read, packing them first if that is this thread's job."""
+        """Returns where the columns of a tile are read, packing them first if that is this thread's job."""
         n = number * self.plan.columns.tile.width
         if self.plan.panels == "direct":
             source = self.b_at(batch, steps.first, n)
@@ -114,7 +116,7 @@ class Panels:
         return panel
 
     def split_columns(self, block: Block, slot: Value, steps: Steps, tile: ColumnTile, number: Value) -> Vectors:
-        """Where the columns of a tile are read in a split reduction, whose blocks are packed beforehand."""
+        """Returns where the columns of a tile are read in a split reduction, whose blocks are packed beforehand."""
         if self.plan.panels != "private":
             return self.columns(block, slot, index(0), steps, tile, number)
         place = self._private_base(slot) + number * (self.plan.columns.tile.width * self.plan.k_block)
@@ -126,7 +128,7 @@ class Panels:
     def fetch_next(
         self, block: Block, batch: Value, steps: Steps, tile: ColumnTile, number: Value, first_tile: Value, m: Value
     ) -> None:
-        """Ask for this row tile's share of the next column tile's part of B."""
+        """Prefetches this row tile's share of the next column tile's part of B."""
         plan = self.plan
         if not plan.streams_b:
             return
@@ -175,7 +177,9 @@ class Panels:
         return Counted(scales, self._shifts(panel, steps, tile, number))
 
     def _shifts(self, panel: Vectors, steps: Steps, tile: ColumnTile, number: Value) -> Vectors | None:
-        """By how much too large a tile's sums over a block are, where A is shifted."""
+        """Returns the place of the amounts by which a tile's sums over a block are too large, where A is shifted; else
+        None.
+        """
         plan = self.plan
         if not plan.shift:
             return None
@@ -187,7 +191,7 @@ class Panels:
         return Vectors(self.workspace, place, tile.width)
 
     def pack_block(self, block: Block, slot: Value, steps: Steps) -> None:
-        """Pack all columns of one block. B's rows are copied whole, one after the other: memory is read in order."""
+        """Packs all columns of one block. B's rows are copied whole, one after the other: memory is read in order."""
         cut = self.plan.columns
 
         def column(body: Block, tile: ColumnTile, number: Value, step: Value, count: int | Value) -> None:
@@ -238,7 +242,9 @@ class Panels:
         share_out(block, self.plan.slots, tiles * products, slot_body)
 
     def pack_a(self, block: Block) -> None:
-        """All of A in words, by all threads: rows of a transposed one side by side, else neighbours of a row."""
+        """Packs all of A into words, by all threads: rows of a transposed one side by side, else neighbours of a
+        row.
+        """
         spec = self.spec
         if self.plan.rounds_a:
             self._round_a(block)
@@ -262,7 +268,7 @@ class Panels:
         share_out(block, self.plan.slots, lines, slot_body)
 
     def _turn_a(self, block: Block) -> None:
-        """All of a transposed A in words, by all threads, each row's side by side."""
+        """Packs all of a transposed A into words, by all threads, each row's side by side."""
         spec, lanes = self.spec, self.lanes
         parts, rest = -(-spec.k // lanes), spec.k % lanes
 
@@ -291,7 +297,7 @@ class Panels:
         share_out(block, self.plan.slots, parts * (spec.batch if spec.a_batched else 1), slot_body)
 
     def _round_a(self, block: Block) -> None:
-        """All of A in whole numbers, four in a word, by all threads."""
+        """Rounds all of A to whole numbers, four in a word, by all threads."""
         spec = self.spec
 
         def line(body: Block, number: Value) -> None:

@@ -95,7 +95,7 @@ def _may_copy(spec: MatmulSpec, candidate: Candidate) -> bool:
 
 
 def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
-    """Every sensible way to share out and to pack, without a tile."""
+    """Yields every sensible way to share out and to pack, without a tile."""
     in_place: tuple[PanelPlace, ...] = () if spec.b_transposed else ("direct",)
     packed: tuple[PanelPlace, ...] = () if spec.b_panel else ("private",)
     whole: tuple[PanelPlace, ...] = () if spec.b_panel else ("shared",)
@@ -140,7 +140,7 @@ def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
 
 
 def _ways_of_bytes(spec: MatmulSpec, core: Core, k_block: int) -> Iterator[Candidate]:
-    """Those of a product whose A is packed first, by its nature, and B always."""
+    """Yields the ways of a product whose A is packed first, by its nature, and B always."""
     yield Candidate(0, 0, "columns", "columns", "private", k_block)  # a panel is packed where it is hot
     if core.item_bytes * spec.k * spec.n <= core.l2_bytes // 2:
         yield Candidate(0, 0, "rows", "rows", "shared", spec.k)

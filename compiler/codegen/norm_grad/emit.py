@@ -62,7 +62,7 @@ class _Gradient:
                 self._combine(block, number, output)
 
     def _sums(self, slot: Value, number: int) -> Value:
-        """Where a thread's sums for d_weight (0) or d_bias (1) begin."""
+        """Returns where a thread's sums for d_weight (0) or d_bias (1) begin."""
         return (slot * 2 + number) * self.plan.line_of_sums
 
     def _combine(self, block: Block, number: int, output: Buffer) -> None:
@@ -174,7 +174,7 @@ class _Gradient:
         return first, second
 
     def _grow(self, block: Block, slot: Value, number: int, column: Value, width: int, terms: Sequence[Value]) -> None:
-        """Add a few rows' terms to a thread's sums."""
+        """Adds a few rows' terms to a thread's sums."""
         place = block.let(self._sums(slot, number) + column, "place")
         total = terms[0]
         for term in terms[1:]:

@@ -1,4 +1,4 @@
-"""How the gradient of a norm is shared out: ranges of rows, each with sums of its own for the columns."""
+"""The schedule of a norm's gradient: ranges of rows, each with sums of its own for the columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan(spec: NormGradSpec, target: CpuTarget, threads: int) -> NormGradPlan:
 
 
 def workspace_bytes(spec: NormGradSpec, target: CpuTarget, threads: int) -> int:
-    """Every thread's sums over its rows."""
+    """Returns the bytes of every thread's sums over its rows."""
     chosen = plan(spec, target, threads)
     sums = 2 * chosen.slots * chosen.line_of_sums
     return chosen.precision.sum_bytes * sums if any(spec.wanted[1:]) else 0

@@ -79,7 +79,7 @@ class Places(PoolLoops):
         self.store(block, (n, row, column, channel), highest, self.y(n, row, column, channel))
 
     def _place(self, block: Block, row: Value, column: Value, h: Value, w: Value) -> Value:
-        """Which place of the window of an output a position of x is."""
+        """Returns the place, in an output's window, of a position of x."""
         spec = self.spec
         down = h - (row * spec.strides[0] - spec.pads[0])
         right = w - (column * spec.strides[1] - spec.pads[1])
@@ -97,7 +97,9 @@ class Places(PoolLoops):
         return spec.kernel if not any(spec.pads[:2]) and ends[0] <= spec.h and ends[1] <= spec.w else None
 
     def _covering_size(self) -> tuple[int, int] | None:
-        """How many windows cover each position, where they lie side by side and leave nothing over."""
+        """Returns how many windows cover each position, where they lie side by side and leave nothing over, else
+        None.
+        """
         spec = self.spec
         reached = tuple(out * extent for out, extent in zip(self.out, spec.kernel, strict=True))
         is_even = spec.kernel == spec.strides and not any(spec.pads[:2]) and reached == (spec.h, spec.w)
@@ -216,7 +218,7 @@ class _Pool(PoolLoops):
         body.loop(spec.n * parts, task, kind=self.kind, name="task")
 
     def _image(self, block: Block, n: Value, channels: Channels) -> None:
-        """Give every window's d_y to its first maximum, clearing rows of d_x just before the first window on them."""
+        """Gives every window's d_y to its first maximum, clearing rows of d_x just before the first window on them."""
         spec, d_x = self.spec, self.operands.outputs[0]
 
         def reached(inner: Block, row: Value) -> Value:

@@ -1,4 +1,4 @@
-"""How pooling is shared out: tasks are rows of results (planes for the gradient of a maximum), vectors are channels."""
+"""The schedule of pooling: tasks are rows of results (planes for the gradient of a maximum), vectors are channels."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def plan(spec: PoolSpec, target: CpuTarget, threads: int) -> PoolPlan:
 
 
 def workspace_bytes(spec: PoolSpec, target: CpuTarget, threads: int) -> int:
-    """None is needed."""
+    """Returns 0: no workspace is needed."""
     return 0

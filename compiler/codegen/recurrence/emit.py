@@ -100,7 +100,7 @@ class _Recurrence:
         share_out(block, self.plan.slots, self.spec.batch, emit_slot)
 
     def factors(self, block: Block, first: Value) -> Value:
-        """Where what a share multiplies begins in the workspace."""
+        """Returns where in the workspace the numbers that a share multiplies begin."""
         return block.let(first * self.plan.stride + self.plan.factors, "factors")
 
     def multiply(
@@ -246,7 +246,7 @@ class _Backward(_Recurrence):
         block.loop(self.spec.steps, step, name="step")
 
     def _cells(self, block: Block, number: Value, samples: Value, row: Value, back: Value, first: Value) -> None:
-        """Every sample's cell, whose states before are the start's in the step that was the first."""
+        """Emits every sample's cell; in the step that was the first, the states before are those of the start."""
 
         def all_from(before: Buffer, sample: Value) -> Callable[[Block], None]:
             return lambda inner: self.along(

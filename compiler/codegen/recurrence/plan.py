@@ -1,4 +1,4 @@
-"""How a recurrent layer is cut: threads share out the samples and take every step of theirs, without waiting.
+"""The schedule of a recurrent layer: threads share out the samples and take every step of theirs, without waiting.
 
 The recurrent weight is packed into panels once; each step is a product with them, then the cell's arithmetic.
 """
@@ -33,7 +33,7 @@ class RecurrencePlan:
     terms: int
     columns: Columns
     products: int
-    """Where the products begin in the workspace, in elements of `SCRATCH`."""
+    """The start of the products in the workspace, in elements of `SCRATCH`."""
     factors: int
     stride: int
     total: int

@@ -43,7 +43,7 @@ class _Reduction:
         self.origin = tir.Point(tuple(tir.index(0) for _ in self.space.extents))
 
     def emit(self, body: Block) -> None:
-        """All pieces of the results: blocks of columns (or single results), then, if split, the combining."""
+        """Emits all pieces of the results: blocks of columns (or single results), then, if split, the combining."""
         if not self.plan.columns:
             self._piece(body, start=0, blocks=1, vectors=1, width=1)
         else:
@@ -153,7 +153,7 @@ class _Reduction:
         self._flush(block, sums, totals)
 
     def _flush(self, block: Block, sums: Accumulators, totals: Accumulators) -> None:
-        """Add the block's sums to the totals and clear them."""
+        """Adds the block's sums to the totals and clears them."""
         for number in range(totals.count):
             chained = [block.let(sums.get(i), "s") for i in range(number, sums.count, totals.count)]
             value = chained[0]
@@ -216,7 +216,7 @@ class _Reduction:
         tir.write(block, self.operands.outputs[0], self.space.accesses[count], point, result)
 
     def _combine(self, body: Block) -> None:
-        """Add up the parts of every result, in order."""
+        """Adds up the parts of every result, in order."""
         rows, width = self.plan.rows(), self.plan.width
 
         def result(block: Block, row: Value, column: Value | int, lanes: int) -> None:

@@ -1,4 +1,4 @@
-"""How a reduction is arranged: along which axis vectors run, and into how many parts threads share it."""
+"""The schedule of a reduction: along which axis vectors run, and into how many parts threads share it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_SPLIT = 32
 
 @dataclass(frozen=True, slots=True)
 class ReducePlan:
-    """How a reduction is run. Axes of `space` are the kept ones, then the reduced ones.
+    """The plan of a reduction. Axes of `space` are the kept ones, then the reduced ones.
 
     `vector` is the axis that vectors run along; `main` the reduced axis that is blocked and split into `parts`
     (it is `vector` itself for row sums). `width` is the extent of the vector axis if it is kept, else 1. `lanes` sums
@@ -38,7 +38,7 @@ class ReducePlan:
 
     @property
     def columns(self) -> bool:
-        """True if vectors hold different results (the vector axis is kept)."""
+        """Whether vectors hold different results (the vector axis is kept)."""
         return self.vector < self.kept_rank
 
     @property
@@ -102,7 +102,7 @@ def vector_axis(space: Space, kept_rank: int, reading: FlatAccess) -> int:
 
 
 def _parts(spec: ReduceSpec, arranged: ReducePlan, threads: int) -> int:
-    """Into how many parts the main reduced axis is split, so that each thread has work."""
+    """Returns the number of parts that the main reduced axis is split into, so that each thread has work."""
     space, lanes = arranged.space, arranged.lanes
     if not arranged.parallel or not ELEMENT_TYPES[element_dtype(spec)].is_real:
         return 1

@@ -80,7 +80,7 @@ class _Resample:
         vectors(block, spec.inner, self.axis.lanes, vector)
 
     def row_of_many(self, block: Block, turn: Value, outer: Value, j: Value) -> None:
-        """The same with a loop over the taps."""
+        """Computes one result row as `row` does, with a loop over the taps."""
         spec = self.spec
 
         def vector(inner: Block, i: Value, width: int) -> None:
@@ -98,7 +98,7 @@ class _Resample:
         vectors(block, spec.inner, self.axis.lanes, vector)
 
     def tap(self, block: Block, outer: Value, j: Value, tap: Value) -> tuple[Value, Value]:
-        """Where the source row of a tap begins, and its weight."""
+        """Returns where the source row of a tap begins, and its weight."""
         spec = self.spec
         place = block.let(tap * spec.count + j, "place")
         row = row_of(block, spec.rows, self.index, place)

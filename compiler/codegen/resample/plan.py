@@ -1,4 +1,4 @@
-"""How resampling is shared out, and along what vectors run."""
+"""The schedule of resampling: how it is shared out, and along what vectors run."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def plan(spec: ResampleSpec, target: CpuTarget, threads: int) -> ResamplePlan:
 
 
 def workspace_bytes(spec: ResampleSpec, target: CpuTarget, threads: int) -> int:
-    """None is needed."""
+    """Returns 0: no workspace is needed."""
     return 0

@@ -40,7 +40,7 @@ class _Rows:
         self.stored = plan.stored
 
     def row(self, block: Block, row: Value) -> None:
-        """Every stage, then every output, of one row."""
+        """Emits every stage, then every output, of one row."""
         point = tir.Point((row, tir.index(0)))
         fixed = self._per_row(block, point)
         stores = {stage: block.local(self.spec.width, SCRATCH.tir, "kept") for stage in self.stored.values()}

@@ -1,4 +1,4 @@
-"""How a row-wise kernel is run: parallel over rows, and which costly values of a row are kept for later stages."""
+"""The plan of a row-wise kernel: parallel over rows; it says which costly values of a row are kept for later stages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plan(spec: RowSpec, target: CpuTarget, threads: int) -> RowPlan:
 
 
 def workspace_bytes(spec: RowSpec, target: CpuTarget, threads: int) -> int:
-    """None is needed."""
+    """Returns 0: no workspace is needed."""
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How running values are shared out: threads own outer indices, or columns."""
+"""The schedule of running values: threads own outer indices, or columns."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def plan(spec: ScanSpec, target: CpuTarget, threads: int) -> AxisPlan:
 
 
 def workspace_bytes(spec: ScanSpec, target: CpuTarget, threads: int) -> int:
-    """None is needed: the last row written holds the running values."""
+    """Returns 0: the last row written holds the running values."""
     return 0

@@ -1,1 +1,1 @@
-"""Where the largest or smallest elements along an axis are."""
+"""Kernels that look for the largest or smallest elements along an axis."""

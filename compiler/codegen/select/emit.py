@@ -49,11 +49,11 @@ class _Line:
         return block.let(tirx.Cast("int32", tir.load(self.y, self.first_y + place * self.spec.inner)), "held")
 
     def hold(self, block: Block, place: Value, row: Value) -> None:
-        """Put a row into a place."""
+        """Puts a row into a place."""
         block.store(self.y, self.first_y + place * self.spec.inner, tirx.Cast("int64", row))
 
     def better(self, block: Block, row: Value, other: Value) -> Value:
-        """True if `row` comes before `other`."""
+        """Whether `row` comes before `other`."""
         x, y = self.element(block, row), self.element(block, other)
         high, low = (x, y) if self.spec.largest else (y, x)
         beats, ties = tirx.LT(low, high), tirx.EQ(x, y)
@@ -90,7 +90,7 @@ class _Line:
         block.loop(count - 1, order, name="order")
 
     def sink(self, block: Block, start: Value, size: Value) -> None:
-        """Move what lies at `start` down among the first `size` places until nothing worse is below it."""
+        """Moves what lies at `start` down among the first `size` places until nothing worse is below it."""
         if self.spec.count == 1:
             return
         moving = self.row_at(block, start)
@@ -105,7 +105,7 @@ class _Line:
         self.hold(block, tir.load(self.hole, 0), moving)
 
     def _step(self, block: Block, here: Value, left: Value, size: Value, moving: Value) -> None:
-        """Lift the worse child if it is worse than what moves."""
+        """Lifts the worse child if it is worse than what moves."""
         child: Buffer = block.local(1, "int32", "child")
         block.store(child, 0, left)
 

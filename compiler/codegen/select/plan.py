@@ -1,4 +1,4 @@
-"""How finding the largest or smallest is shared out: one task per line along the axis."""
+"""The schedule of the search for the largest or smallest elements: one task per line along the axis."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def plan(spec: SelectSpec, target: CpuTarget, threads: int) -> SelectPlan:
 
 
 def workspace_bytes(spec: SelectSpec, target: CpuTarget, threads: int) -> int:
-    """None is needed: the heap is where the result will be."""
+    """Returns 0: the heap is where the result will be."""
     return 0

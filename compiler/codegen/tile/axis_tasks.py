@@ -1,4 +1,4 @@
-"""How kernels along one axis of [outer, rows, inner] are shared out: threads own outer indices, or columns of them.
+"""The sharing out of kernels along one axis of [outer, rows, inner]: threads own outer indices, or columns of them.
 
 What runs along the axis is never cut, so results do not depend on the number of threads.
 """

@@ -42,7 +42,7 @@ class Epilogue:
         return self._values(block, accumulated, self._reads(block, point), point)[0]
 
     def finish(self, block: Block, accumulated: Value, point: Point, buffer: Buffer, flat: Value) -> None:
-        """Store everything that belongs to `point`, element `flat` of each output."""
+        """Stores everything that belongs to `point`, element `flat` of each output."""
         self._store(block, self._values(block, accumulated, self._reads(block, point), point), buffer, flat)
 
     def _reads(self, block: Block, point: Point) -> list[Value]:
@@ -56,14 +56,14 @@ class Epilogue:
         return [broadcast(evaluator.value(expr), point.lanes) for expr in exprs]
 
     def _store(self, block: Block, values: list[Value], buffer: Buffer, flat: Value) -> None:
-        """All values are computed before the first is stored: outputs may share storage with what they read."""
+        """Computes all values before it stores the first: outputs may share storage with what they read."""
         if self.extra:
             values = [block.let(value, "new") for value in values]
         for target, value in zip((buffer, *(other for _, other in self.extra)), values, strict=True):
             block.store(target, flat, value)
 
     def tile(self, block: Block, tile: RegisterTile, place: Place, earlier: Place | None = None) -> None:
-        """Apply to every value of a tile (plus what lies in `earlier`) and store it.
+        """Applies the epilogue to every value of a tile (plus what lies in `earlier`) and stores it.
 
         What does not vary with the row is read once.
         """

@@ -17,7 +17,7 @@ from compiler.codegen.tir.tir import Block, Buffer, Value, element_of, index, lo
 
 
 class MatrixTile(RegisterTile):
-    """At most `BANDS` bands of `BAND_ROWS` rows, by as many vectors.
+    """A tile of at most `BANDS` bands of `BAND_ROWS` rows, by as many vectors.
 
     Steps are pairs of bfloat16; those of a row of A lie side by side, and B is a panel.
     """
@@ -35,11 +35,11 @@ class MatrixTile(RegisterTile):
         return load(self._sums, row * self.columns.width + start + first, width)
 
     def put(self, block: Block, row: int, start: int, value: Value) -> None:
-        """Set the sums from (row, start) on."""
+        """Sets the sums from (row, start) on."""
         block.store(self._sums, row * self.columns.width + start, value)
 
     def clear(self, block: Block) -> None:
-        """Set the sums to zero, as which registers begin: nothing is written until the end of a run."""
+        """Sets the sums to zero, as which registers begin: nothing is written until the end of a run."""
         self._in_memory = False
 
     def fresh(self, block: Block) -> MatrixTile:
@@ -47,7 +47,9 @@ class MatrixTile(RegisterTile):
         return MatrixTile(block, self.rows, self.columns)
 
     def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int, ahead: Sequence[Stream] = ()) -> None:
-        """As of any tile; sums that those of blocks are added to are in memory from the start."""
+        """Adds products block by block, as any tile does; sums that those of blocks are added to are in memory from the
+        start.
+        """
         if steps > 3 * SUM_BLOCK // 2:
             super().clear(block)
             self._in_memory = True
@@ -56,7 +58,7 @@ class MatrixTile(RegisterTile):
     def run_from(
         self, block: Block, a: Scalars, b: Vectors, steps: int | Value, ahead: Sequence[Stream], part: tuple[Value, int]
     ) -> None:
-        """Add the products of `steps` steps, as many at once as a register has words, then those that are left.
+        """Adds the products of `steps` steps, as many at once as a register has words, then those that are left.
 
         Nothing is fetched `ahead`: a load of a register asks for 16 lines itself.
         """
@@ -73,7 +75,7 @@ class MatrixTile(RegisterTile):
         block.when(tirx.GT(remaining, index(0)), lambda body: self._pass(body, *last, 1, remaining))
 
     def _pass(self, block: Block, a: Scalars, b: Vectors, turns: int | Value, depth: int | Value) -> None:
-        """Add the products of `turns` times `depth` steps to the sums in memory."""
+        """Adds the products of `turns` times `depth` steps to the sums in memory."""
         if isinstance(turns, int) and not turns:
             return
         self._configure(block, depth)
@@ -107,7 +109,7 @@ class MatrixTile(RegisterTile):
         ]
 
     def _configure(self, block: Block, depth: int | Value) -> None:
-        """Say what the registers hold, for products of `depth` steps at once."""
+        """Configures what the registers hold, for products of `depth` steps at once."""
         shapes: list[tuple[int | Value, int | Value]] = [(0, 0)] * tiles.REGISTERS
         for row, height in enumerate(self.bands):
             shapes[tiles.a_in(row)] = (height, depth)

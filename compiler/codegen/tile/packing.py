@@ -36,7 +36,7 @@ class Matrix:
 def pack_panel(
     block: Block, source: Matrix, buffer: Buffer, base: Value, *, steps: int | Value, tile: ColumnTile, lanes: int
 ) -> None:
-    """Copy `steps` steps of the columns of `tile` to a panel at `base`."""
+    """Copies `steps` steps of the columns of `tile` to a panel at `base`."""
     if source.column_stride == 1:
         block.loop(steps, lambda body, k: _copy_step(body, source.at(k, 0), buffer, base + k * tile.width, tile))
         return
@@ -126,7 +126,7 @@ def _picks(size: int, distance: int, first: int) -> list[Value]:
 def copy_run(
     block: Block, source: Buffer, source_base: Value, buffer: Buffer, base: Value, count: int, lanes: int
 ) -> None:
-    """Copy `count` consecutive elements."""
+    """Copies `count` consecutive elements."""
     whole = count // lanes
     block.loop(
         whole,
@@ -139,7 +139,7 @@ def copy_run(
 
 
 def zero_run(block: Block, buffer: Buffer, base: Value, count: int, lanes: int) -> None:
-    """Set `count` consecutive elements to zero."""
+    """Sets `count` consecutive elements to zero."""
     whole = count // lanes
     block.loop(whole, lambda body, i: body.store(buffer, base + i * lanes, literal(0.0, "float32", lanes)), name="zero")
     for start, width in vector_pieces(count - whole * lanes, lanes):

@@ -14,7 +14,7 @@ from compiler.codegen.tir.tir import Block, Buffer, Value, dtype, element_of, in
 
 
 def copy_pairs(block: Block, source: Buffer, first: Value, buffer: Buffer, base: Value, count: int, lanes: int) -> None:
-    """Copy `count` pairs that lie side by side."""
+    """Copies `count` pairs that lie side by side."""
     whole = count // lanes
     block.loop(
         whole,
@@ -29,7 +29,7 @@ def copy_pairs(block: Block, source: Buffer, first: Value, buffer: Buffer, base:
 def join_rows(
     block: Block, source: Buffer, first: Value, stride: int, buffer: Buffer, base: Value, count: int, lanes: int
 ) -> None:
-    """Pair the `count` elements from `first` on with those `stride` further."""
+    """Pairs the `count` elements from `first` on with those `stride` further."""
     whole = count // lanes
 
     def piece(body: Block, i: Value, width: int) -> None:
@@ -53,8 +53,9 @@ def turn_rows(
     count: int,
     lanes: int,
 ) -> None:
-    """Pair the rows of `count` elements from `first` on, a stride apart, and write each column's `steps` pairs side by
-    side, those of the next one `distance` further."""
+    """Pairs the rows of `count` elements from `first` on, a stride apart, and writes each column's `steps` pairs side
+    by side, those of the next one `distance` further.
+    """
     whole = count // lanes if steps == lanes else 0
 
     def square(body: Block, i: Value) -> None:

@@ -1,4 +1,4 @@
-"""How a contraction's numbers are held on a machine: in bytes, in vectors, in cache lines."""
+"""The forms in which a machine holds a contraction's numbers: in bytes, in vectors, in cache lines."""
 
 from __future__ import annotations
 
@@ -52,16 +52,18 @@ class Precision:
         return self.line_bytes // self.item_bytes
 
     def odd_lines(self, count: int) -> int:
-        """At least `count`, as an odd number of cache lines: rows that far apart do not fall on the same cache set."""
+        """Returns at least `count`, as an odd number of cache lines: rows that far apart do not fall on the same cache
+        set.
+        """
         return (-(-count // self.line) | 1) * self.line
 
     def aligned(self, count: int) -> int:
-        """At least `count`, so that sums may begin behind them."""
+        """Returns at least `count`, rounded up so that sums may begin behind them."""
         return -(-count // self.sum_size) * self.sum_size
 
 
 def loop_precision(dtypes: Iterable[DType], target: CpuTarget) -> Precision:
-    """How a loop without reuse holds its operands: as the widest real type computed in among them, else as f32.
+    """Returns how a loop without reuse holds its operands: as the widest real type computed in among them, else as f32.
 
     Whole numbers and bools come along, as many at a time.
     """

@@ -54,8 +54,9 @@ class QuadTile(RegisterTile):
         self.run(block, a, b, steps, ahead)
 
     def steps(self, block: Block, a: Scalars, b: Vectors, first: Value, count: int) -> None:
-        """Add the products of `count` words; where an instruction takes a word from any place of a vector, as ARM's do,
-        rows are read four words at a time."""
+        """Adds the products of `count` words; where an instruction takes a word from any place of a vector, as ARM's
+        do, rows are read four words at a time.
+        """
         if self.counted.shifts is not None or a.step_stride != 1 or count % _LANES or len(set(self.columns.widths)) > 1:
             super().steps(block, a, b, first, count)
             return
@@ -71,7 +72,7 @@ class QuadTile(RegisterTile):
                 self.multiply(block, left, b, first + wide(start + lane))
 
     def settle(self, block: Block) -> None:
-        """Make reals of the sums: less what is too much, times the scale of the row."""
+        """Turns the sums into reals: less what is too much, times the scale of the row."""
         scales, shifts = self.counted.scales, self.counted.shifts
         corrections = {
             start: block.let(_whole(load(shifts.buffer, shifts.base + start, width), width), "shift")
@@ -88,7 +89,7 @@ class QuadTile(RegisterTile):
 def put_column_sums(
     block: Block, b: Vectors, steps: int | Value, tile: ColumnTile, shift: int, buffer: Buffer, base: Value
 ) -> None:
-    """Write the sums of the columns of a panel, times the shift, as whole numbers."""
+    """Writes the sums of the columns of a panel, times the shift, as whole numbers."""
     word = tirx.IntImm("int32", int.from_bytes(bytes([shift] * quads.STEPS), "little", signed=True))
     sums = RegisterTile(block, 1, tile, "i8")
     columns = Vectors(b.buffer, block.let(wide(b.base), "b_base"), b.step_stride)
@@ -109,7 +110,7 @@ def round_row(
     lanes: int,
     shift: int,
 ) -> None:
-    """Round the `count` elements from `first` on to whole numbers, as words, and write what they count to `scale`."""
+    """Rounds the `count` elements from `first` on to whole numbers, as words, and writes what they count to `scale`."""
     largest = _largest(block, source, first, count, lanes)
     block.store(buffer, scale, largest * literal(1 / LEVELS, "float32"))
     small = tirx.LT(largest, literal(LEAST, "float32"))

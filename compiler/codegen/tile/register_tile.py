@@ -34,7 +34,7 @@ class Scalars:
     step_stride: int
 
     def at(self, offset: Value) -> Scalars:
-        """The same, `offset` elements further."""
+        """Returns the same scalars, `offset` elements further."""
         return replace(self, base=self.base + offset)
 
 
@@ -47,7 +47,7 @@ class Vectors:
     step_stride: int
 
     def at(self, offset: Value) -> Vectors:
-        """The same, `offset` elements further."""
+        """Returns the same vectors, `offset` elements further."""
         return replace(self, base=self.base + offset)
 
 
@@ -95,7 +95,7 @@ class Stream:
         return Stream(buffer, base + number * (lines * line), lines, write)
 
     def fetch(self, block: Block, turn: Value, turns: int) -> None:
-        """Ask for the lines that fall to one of `turns` turns of a loop (`turn` is an int64)."""
+        """Prefetches the lines that fall to one of `turns` turns of a loop (`turn` is an int64)."""
         each, size = -(-self.lines // turns), line_of(self.buffer)
         for line in range(each):
             number = turn * wide(each) + wide(line) + wide(self.skip)
@@ -112,7 +112,7 @@ def line_of(buffer: Buffer) -> int:
 
 
 def prefetch(block: Block, buffer: Buffer, flat: Value, *, write: bool = False, near: bool = True) -> None:
-    """Ask for the cache line of an element, into the first-level cache or (not `near`) only into the second.
+    """Prefetches the cache line of an element into the first-level cache, or (not `near`) only into the second.
 
     An address past the end does no harm.
     """
@@ -150,7 +150,7 @@ class RegisterTile:
         self.clear(block)
 
     def allocate(self, block: Block) -> None:
-        """Make room for the sums: one array per accumulator, as LLVM does not take a large one apart."""
+        """Allocates the sums: one array per accumulator, as LLVM does not take a large one apart."""
         places = slots(self.rows, self.columns)
         self._locals = {(row, at): block.local(width, self.element, "acc") for row, at, width in places}
 
@@ -159,7 +159,7 @@ class RegisterTile:
         return RegisterTile(block, self.rows, self.columns, self.products)
 
     def clear(self, block: Block) -> None:
-        """Set every accumulator to zero."""
+        """Sets every accumulator to zero."""
         for row, start, width in slots(self.rows, self.columns):
             self.put(block, row, start, literal(0.0, self.element, width))
 
@@ -168,17 +168,17 @@ class RegisterTile:
         return load(self._locals[row, start], first, width)
 
     def put(self, block: Block, row: int, start: int, value: Value) -> None:
-        """Set the accumulator at (row, start)."""
+        """Sets the accumulator at (row, start)."""
         block.store(self._locals[row, start], 0, value)
 
     def step(self, block: Block, a: Scalars, b: Vectors, position: Value) -> None:
-        """Add the products of one step of the reduction; `position` is an int64."""
+        """Adds the products of one step of the reduction; `position` is an int64."""
         place = a.base + position * wide(a.step_stride)
         read = halves.pair_at if self.products else partial(load_wide, lanes=1)
         self.multiply(block, lambda row: read(a.buffer, place + wide(row * a.row_stride)), b, position)
 
     def multiply(self, block: Block, left: Callable[[int], Value], b: Vectors, position: Value) -> None:
-        """Add the products of one step, given A's part of each row, for every lane or of all of them."""
+        """Adds the products of one step, given A's part of each row, for every lane or of all of them."""
         first = b.base + position * wide(b.step_stride)
         vectors = [
             block.let(load_wide(b.buffer, first + wide(start), width), "b")
@@ -192,15 +192,15 @@ class RegisterTile:
                 self.put(block, row, start, added)
 
     def settle(self, block: Block) -> None:
-        """Make reals of the sums, as which they are: they may leave the registers now."""
+        """Makes the sums the reals that they stand for: they may leave the registers now."""
 
     def steps(self, block: Block, a: Scalars, b: Vectors, first: Value, count: int) -> None:
-        """Add the products of `count` steps, written out one after the other; `first` is an int64."""
+        """Adds the products of `count` steps, written out one after the other; `first` is an int64."""
         for step in range(count):
             self.step(block, a, b, first + wide(step))
 
     def gather(self, block: Block, b: Vectors, steps: int | Value) -> None:
-        """Add the vectors of `steps` steps themselves, without an A (a tile of one row).
+        """Adds the vectors of `steps` steps themselves, without an A (a tile of one row).
 
         Neighbouring steps are added to sums of their own, so that additions need not wait for each other.
         """
@@ -233,7 +233,7 @@ class RegisterTile:
         ahead: Sequence[Stream] = (),
         part: tuple[Value, int] | None = None,
     ) -> None:
-        """Add the products of `steps` steps (any length), a few of them per turn of the loop.
+        """Adds the products of `steps` steps (any length), a few of them per turn of the loop.
 
         `ahead` is fetched meanwhile; it needs a length known beforehand. `part` says which one of how many this is.
         """
@@ -266,7 +266,9 @@ class RegisterTile:
         _wide_loop(block, steps - turns * unroll, lambda body, rest: self.step(body, a, b, first_step + rest))
 
     def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int, ahead: Sequence[Stream] = ()) -> None:
-        """Add `steps` steps in blocks of `SUM_BLOCK`, each summed on its own and then added; fetch `ahead` in all."""
+        """Adds `steps` steps in blocks of `SUM_BLOCK`, each summed on its own and then added; fetches `ahead` in
+        all.
+        """
         if steps <= 3 * SUM_BLOCK // 2:
             self.run(block, a, b, steps, ahead)
             return
@@ -284,17 +286,17 @@ class RegisterTile:
             self.add(block, inner)
 
     def add(self, block: Block, other: RegisterTile) -> None:
-        """Add another tile's accumulators."""
+        """Adds another tile's accumulators."""
         for row, start, width in slots(self.rows, self.columns):
             self.put(block, row, start, self.get(row, start, width) + other.get(row, start, width))
 
     def replace(self, block: Block, row: int, other: RegisterTile) -> None:
-        """Set the accumulators of a row to those of a tile of one row."""
+        """Sets the accumulators of a row to those of a tile of one row."""
         for start, width in zip(self.starts, self.columns.widths, strict=True):
             self.put(block, row, start, other.get(0, start, width))
 
     def store(self, block: Block, place: Place, earlier: Place | None = None) -> None:
-        """Write the valid columns to `place`, added to what lies in `earlier` if given."""
+        """Writes the valid columns to `place`, added to what lies in `earlier` if given."""
         for row in range(self.rows):
             for start, lanes, value in self.pieces(block, row):
                 if earlier is not None:
@@ -321,7 +323,7 @@ def _shifted(a: Scalars, b: Vectors, position: Value) -> tuple[Scalars, Vectors]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tile is stored: its first element, the distance of rows, and the spec's axes of an element."""
+    """The place where a tile is stored: its first element, the distance of rows, and the spec's axes of an element."""
 
     buffer: Buffer
     base: Value

@@ -10,7 +10,7 @@ from compiler.codegen.tir.tir import Block, Value, index
 
 
 def share_out(block: Block, slots: int, units: int, body: Callable[[Block, Value, Value, Value], None]) -> None:
-    """Cut `units` into `slots` even ranges and run `body(block, slot, first, end)` for each, in parallel."""
+    """Cuts `units` into `slots` even ranges and runs `body(block, slot, first, end)` for each, in parallel."""
     if slots == 1:
         body(block, index(0), index(0), index(units))
         return

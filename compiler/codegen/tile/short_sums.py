@@ -35,7 +35,7 @@ class ShortTile(RegisterTile):
         super().__init__(block, rows, columns)
 
     def clear(self, block: Block) -> None:
-        """Set every accumulator to zero."""
+        """Sets every accumulator to zero."""
         super().clear(block)
         for row, start, width in slots(self.rows, self.columns):
             block.store(self._odd[row, start], 0, literal(0.0, _HALF, width))
@@ -46,7 +46,7 @@ class ShortTile(RegisterTile):
         return tirx.Cast(dtype("float32", width), even + odd)
 
     def step(self, block: Block, a: Scalars, b: Vectors, position: Value) -> None:
-        """Add the products of one step of the reduction, to the other sums than the last step's."""
+        """Adds the products of one step of the reduction, to the other sums than the last step's."""
         sums, self._is_odd = (self._odd if self._is_odd else self._locals), not self._is_odd
         first = b.base + position * wide(b.step_stride)
         vectors = [
@@ -68,7 +68,7 @@ class ShortTile(RegisterTile):
 def run_in_halves(
     block: Block, total: RegisterTile, a: Scalars, b: Vectors, steps: int, ahead: Sequence[Stream] = ()
 ) -> None:
-    """Add `steps` steps to a tile of zeros; fetch `ahead` in all."""
+    """Adds `steps` steps to a tile of zeros; fetches `ahead` in all."""
     turns = steps // SHORT
 
     def part(body: Block, number: Value) -> None:
@@ -136,7 +136,7 @@ def _raw(buffer: Buffer, flat: Value, lanes: int) -> Value:
 
 
 def _stored(block: Block, value: Value, lanes: int) -> Buffer:
-    """Where a value lies that is read several times, and not widened."""
+    """Stores a value that is read several times, and not widened, and returns where it lies."""
     slot = block.local(lanes, _HALF)
     block.store(slot, 0, value)
     return slot

@@ -9,7 +9,7 @@ from compiler.codegen.tir.tir import Block, Buffer, Value, index, load
 
 
 def store_sums(block: Block, tile: RegisterTile, buffer: Buffer, base: Value, row_stride: int) -> None:
-    """Add a tile to partial sums in memory (whole vectors, so `buffer` is padded)."""
+    """Adds a tile to partial sums in memory (whole vectors, so `buffer` is padded)."""
     for row in range(tile.rows):
         for start, width in zip(tile.starts, tile.columns.widths, strict=True):
             place = base + (row * row_stride + start)
@@ -17,7 +17,7 @@ def store_sums(block: Block, tile: RegisterTile, buffer: Buffer, base: Value, ro
 
 
 def sum_columns(block: Block, source: Matrix, steps: int, tile: ColumnTile, out: Buffer, base: Value) -> None:
-    """Write the sums over all `steps` of the columns of a tile to `out`, from `base` on."""
+    """Writes the sums over all `steps` of the columns of a tile to `out`, from `base` on."""
     total = RegisterTile(block, 1, tile)
     vectors = Vectors(source.buffer, source.base, source.step_stride)
 

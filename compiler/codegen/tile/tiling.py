@@ -63,7 +63,7 @@ def vector_pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
 
 
 def columns(count: int, vectors: int, lanes: int, *, padded: bool) -> Columns:
-    """Cut `count` columns into tiles of `vectors` vectors."""
+    """Cuts `count` columns into tiles of `vectors` vectors."""
     width = vectors * lanes
     full, rest = divmod(count, width)
     tile = ColumnTile((lanes,) * vectors, width)

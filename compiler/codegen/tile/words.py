@@ -18,7 +18,7 @@ from compiler.codegen.tir.tir import Block, Buffer, Value, index, literal
 
 @dataclass(frozen=True)
 class Words:
-    """How words are made; they only look like f32."""
+    """The ways in which words are made; they only look like f32."""
 
     steps: int
     along: Callable[[Buffer, Value, int], Value]
@@ -38,7 +38,7 @@ def pack_words(
     tile: ColumnTile,
     lanes: int,
 ) -> None:
-    """Copy `steps` words of the columns of `tile` to a panel at `base`; `source` counts in elements."""
+    """Copies `steps` words of the columns of `tile` to a panel at `base`; `source` counts in elements."""
     if source.column_stride == 1:
         block.loop(
             steps,

@@ -25,7 +25,7 @@ def combined(combine: Combine, x: Value, y: Value) -> Value:
 
 
 def fold_lanes(block: Block, combine: Combine, vector: Value) -> Value:
-    """All lanes of a vector combined, in a tree."""
+    """Returns all lanes of a vector combined, in a tree."""
     lanes, element = lanes_of(vector), base(vector)
     if lanes == 1:
         return vector
@@ -57,12 +57,12 @@ class Accumulators:
         return load(self.buffer, number * self.lanes, self.lanes)
 
     def add(self, block: Block, number: int, value: Value) -> None:
-        """Combine a value into one accumulator."""
+        """Combines a value into one accumulator."""
         old = block.let(self.get(number), "a")
         block.store(self.buffer, number * self.lanes, combined(self.combine, old, value))
 
     def total(self, block: Block) -> Value:
-        """All accumulators combined in a tree, lane by lane."""
+        """Returns all accumulators combined in a tree, lane by lane."""
         values = [block.let(self.get(number), "t") for number in range(self.count)]
         while len(values) > 1:
             pairs = zip(values[::2], values[1::2], strict=False)

@@ -108,7 +108,9 @@ _LOGIC: Mapping[str, Callable[[Value, Value], Value]] = {"and": tirx.And, "or": 
 
 @dataclass(frozen=True)
 class Functions:
-    """How a kind of target computes what is not an operation of TIR's on f32, and how it writes a number."""
+    """The functions by which a kind of target computes what is not an operation of TIR's on f32, and writes a
+    number.
+    """
 
     unary: Mapping[str, Callable[[Block, Value], Value]]
     power: Callable[[Block, Value, Value], Value]
@@ -147,7 +149,7 @@ class Evaluator:
         self._presets: dict[Expr, Callable[[], Value]] = {}
 
     def preset(self, expr: Expr, make: Callable[[], Value]) -> None:
-        """Use `make()` for every subexpression equal to `expr`, in place of computing it."""
+        """Uses `make()` for every subexpression equal to `expr`, in place of computing it."""
         self._presets[expr] = make
 
     def value(self, expr: Expr, element: str = "float32") -> Value:
@@ -208,7 +210,7 @@ class Evaluator:
         return self._block.once(("select", condition, left, right), lambda: tirx.Select(*sides))
 
     def _matched(self, x: Value | Const, y: Value | Const) -> tuple[Value, Value]:
-        """Both operands with one element type (the higher of the two) and one width."""
+        """Returns both operands with one element type (the higher of the two) and one width."""
         if isinstance(x, Const) and isinstance(y, Const):
             return self._typed(x, "float32"), self._typed(y, "float32")
         if isinstance(x, Const):

@@ -19,7 +19,7 @@ from compiler.targets import CpuTarget
 
 BF16, F16, I8 = (ELEMENT_TYPES[name].tir for name in ("bf16", "f16", "i8"))
 F16_BITS = "int16"
-"""As what kernels for a grid see a float16: their languages may have no such type."""
+"""The type as which kernels for a grid see a float16: their languages may have no such type."""
 HELPED = "halves"
 """Attribute of a function that calls what is written for a target by `with_helpers`."""
 _MOST = 65504.0

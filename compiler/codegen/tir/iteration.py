@@ -51,7 +51,7 @@ def flatten_access(access: Access, extents: Sequence[int]) -> FlatAccess:
 
 
 def settle(access: FlatAccess, extents: Sequence[int]) -> FlatAccess:
-    """Drop guards that hold at every point; note when one never holds."""
+    """Drops guards that hold at every point; notes when one never holds."""
     open_guards: list[Guard] = []
     for guard in access.guards:
         low = guard.offset + sum(min(0, c * (extents[axis] - 1)) for axis, c in guard.terms)
@@ -92,7 +92,7 @@ def space_of(extents: Sequence[int], accesses: Sequence[Access]) -> Space:
 
 
 def regions(space: Space, most: int) -> Iterator[Space]:
-    """Split axes at the points where a one-axis guard changes, so that in each region it always or never holds.
+    """Splits axes at the points where a one-axis guard changes, so that in each region it always or never holds.
 
     Innermost axes are split first; an axis that would make more than `most` regions keeps its guards.
     """
@@ -137,7 +137,9 @@ def subspace(space: Space, choice: Sequence[tuple[int, int]]) -> Space:
 
 
 def reorder(space: Space, order: Sequence[int]) -> Space:
-    """The same space with axes permuted: new axis i is old axis `order[i]`; axes left out must have extent 1."""
+    """Returns the same space with axes permuted: new axis i is old axis `order[i]`; axes left out must have extent
+    1.
+    """
     place = {old: new for new, old in enumerate(order)}
     accesses = []
     for access in space.accesses:
@@ -155,7 +157,7 @@ def reorder(space: Space, order: Sequence[int]) -> Space:
 
 
 def merge(space: Space, pinned: frozenset[int]) -> Space:
-    """Fuse neighbouring axes through which every access runs evenly; `pinned` origins and guarded axes stay apart."""
+    """Fuses neighbouring axes through which every access runs evenly; `pinned` origins and guarded axes stay apart."""
     axis = len(space.extents) - 1
     while axis > 0:
         if _mergeable(space, axis - 1, pinned):
@@ -192,7 +194,7 @@ def _fuse(space: Space, axis: int) -> Space:
 
 
 def split(space: Space, axis: int, inner: int, place: int) -> Space:
-    """Split an axis (free of guards) into blocks of `inner`, which must divide it; the inner part goes to `place`.
+    """Splits an axis (free of guards) into blocks of `inner`, which must divide it; the inner part goes to `place`.
 
     The outer part stays where it is; `place` counts axes after the split.
     """

@@ -334,4 +334,4 @@ UNARY_F32: Mapping[str, Callable[[Block, Value], Value]] = {
     "sqrt": lambda block, x: tirx.sqrt(x),
     "tanh": tanh,
 }
-"""Every f32 function of one operand: (block, x) -> value."""
+"""The f32 functions of one operand by name: (block, x) -> value."""

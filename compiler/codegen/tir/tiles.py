@@ -82,27 +82,27 @@ def configuration(shapes: Sequence[tuple[Any, Any]]) -> list[Any]:
 
 
 def configure(address: Any) -> Any:
-    """Take the configuration at an address; every register is zero after it."""
+    """Loads the configuration at an address; every register is zero after it."""
     return _call("set", address, prefix="pf_tiles")
 
 
 def release() -> Any:
-    """Leave the registers empty: a thread with any in use takes longer to switch."""
+    """Releases the registers: a thread with any in use takes longer to switch."""
     return _call("end", prefix="pf_tiles")
 
 
 def load(register: int, address: Any, stride_bytes: Any) -> Any:
-    """Read the rows of a register, which begin so many bytes (an int64) apart."""
+    """Reads the rows of a register, which begin so many bytes (an int64) apart."""
     return _call(f"load_{register}", address, stride_bytes)
 
 
 def store(register: int, address: Any, stride_bytes: Any) -> Any:
-    """Write them."""
+    """Writes them."""
     return _call(f"store_{register}", address, stride_bytes)
 
 
 def dot(row: int, column: int) -> Any:
-    """Add the products of A's block of rows with B's block of columns to their sums."""
+    """Adds the products of A's block of rows with B's block of columns to their sums."""
     return _call(f"dot_{sums_in(row, column)}_{a_in(row)}_{b_in(column)}")
 
 

@@ -86,11 +86,12 @@ class Block:
         self._known: dict[object, tuple[Value, object]] = {}
 
     def add(self, statement: Stmt) -> None:
-        """Append any TIR statement."""
+        """Appends any TIR statement."""
         self._statements.append(statement)
 
     def let(self, value: Value, name: str = "v") -> Value:
-        """Compute a value once, here, and return what reads it again; constants and variables are returned as they are.
+        """Computes a value once, here, and returns what reads it again; constants and variables are returned as they
+        are.
 
         Scalar integers (indices) become variables. Everything else goes through the stack, of which LLVM makes
         registers: TVM's analyser writes a bound variable out in each of its uses, which is exponential.
@@ -128,11 +129,11 @@ class Block:
         return self._known[ids][0]
 
     def store(self, buffer: Buffer, flat: int | Value, value: Value, stride: int = 1) -> None:
-        """Write a value; a vector goes to `flat, flat + stride, ...`."""
+        """Writes a value; a vector goes to `flat, flat + stride, ...`."""
         self.store_at(buffer, _lanes_index(flat, lanes_of(value), stride), value)
 
     def store_at(self, buffer: Buffer, place: Value, value: Value) -> None:
-        """Write a value, or each element of one at a place of its own, as the buffer stores it."""
+        """Writes a value, or each element of one at a place of its own, as the buffer stores it."""
         self.add(tirx.BufferStore(buffer, halves.rounded(value, element_of(buffer)), [place]))
 
     def loop(
@@ -181,7 +182,7 @@ class Block:
         return view
 
     def statement(self) -> Stmt:
-        """Everything appended so far as one statement."""
+        """Returns everything appended so far as one statement."""
         if not self._statements:
             return tirx.Evaluate(index(0))
         return self._statements[0] if len(self._statements) == 1 else tirx.SeqStmt(self._statements)
@@ -200,14 +201,14 @@ def divide(block: Block, number: Value, by: int) -> tuple[Value, Value]:
 
 
 def load(buffer: Buffer, flat: int | Value, lanes: int = 1, stride: int = 1) -> Value:
-    """Read `lanes` elements `flat, flat + stride, ...`; stride 0 reads one and puts it in every lane."""
+    """Reads `lanes` elements `flat, flat + stride, ...`; stride 0 reads one and puts it in every lane."""
     if stride == 0:
         return broadcast(load_at(buffer, index(flat)), lanes)
     return load_at(buffer, _lanes_index(flat, lanes, stride))
 
 
 def load_at(buffer: Buffer, place: Value) -> Value:
-    """Read the element at a place, or at each of several, to compute with."""
+    """Reads the element at a place, or at each of several, to compute with."""
     return halves.widened(tirx.BufferLoad(buffer, [place]))
 
 
@@ -229,7 +230,7 @@ class Operands:
 
     @property
     def all(self) -> tuple[Buffer, ...]:
-        """In argument order."""
+        """Returns all buffers in argument order."""
         return self.inputs + self.outputs + (() if self.workspace is None else (self.workspace,))
 
 
@@ -268,18 +269,18 @@ def finish(spec: KernelSpec, operands: Operands, body: Block) -> PrimFunc:
 
 @dataclass(frozen=True)
 class Point:
-    """Where an iteration stands: an index per axis; `lanes` consecutive ones along `vector_axis`."""
+    """The place where an iteration stands: an index per axis; `lanes` consecutive ones along `vector_axis`."""
 
     axes: tuple[Value, ...]
     lanes: int = 1
     vector_axis: int = -1
 
     def at(self, axis: int, value: int | Value) -> Point:
-        """The same point with another index along one axis."""
+        """Returns the same point with another index along one axis."""
         return replace(self, axes=(*self.axes[:axis], index(value), *self.axes[axis + 1 :]))
 
     def vector(self, axis: int, lanes: int) -> Point:
-        """The same point taken `lanes` wide along `axis`."""
+        """Returns the same point taken `lanes` wide along `axis`."""
         return replace(self, lanes=lanes, vector_axis=axis)
 
 
@@ -367,7 +368,7 @@ def to_storage(value: Value, tensor: TensorType) -> Value:
 
 
 def write(block: Block, buffer: Buffer, access: FlatAccess, point: Point, value: Value) -> None:
-    """Store a value at a point; along the vector axis the access must move (else updates would be lost)."""
+    """Stores a value at a point; along the vector axis the access must move (else updates would be lost)."""
     stride = access.strides[point.vector_axis] if point.lanes > 1 else 1
     stored = broadcast(to_storage(value, access.type), point.lanes)
     block.store(buffer, linear(access.offset, access.strides, point.axes), stored, stride)

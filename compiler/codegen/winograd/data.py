@@ -58,7 +58,7 @@ class WinogradData:
         turn.share(block, self.plan.parts * self.tiles, products)
 
     def _inputs(self, block: Block, turn: Turn, tile: Value, patch: Value) -> None:
-        """Transform one tile's inputs."""
+        """Transforms one tile's inputs."""
         plan, at = self.plan, self.layout
 
         def existing(body: Block) -> None:
@@ -131,7 +131,7 @@ class WinogradData:
     def _products(
         self, block: Block, inputs: Value, panel: Value, results: Value, tile: ColumnTile, add: Value | None
     ) -> None:
-        """Multiply all tiles of a part by one panel; results are stored, or added if `add` holds."""
+        """Multiplies all tiles of a part by one panel; results are stored, or added if `add` holds."""
         plan, at = self.plan, self.layout
         full, rest = divmod(plan.part, plan.rows)
 
@@ -159,7 +159,7 @@ class WinogradData:
     # ------------------------------------------------------------------------------------------------------ weights
 
     def _weights(self, block: Block, base: Value, panel: Value, step: Value, column: Value, tile: ColumnTile) -> None:
-        """Transform the weights of some steps and one column tile to a panel.
+        """Transforms the weights of some steps and one column tile to a panel.
 
         Their taps are first copied side by side, one after the other: in the weights they lie so far apart (a power
         of two, as a rule) that together they would throw each other out of the cache.
@@ -198,7 +198,7 @@ class WinogradData:
             block.store(self.workspace, place + i * stride, vector)
 
     def _vector(self, block: Block, source: Value, out: Value) -> None:
-        """Transform the taps of one step; an input gradient's are turned by half a circle."""
+        """Transforms the taps of one step; an input gradient's are turned by half a circle."""
         at, lanes, inputs = self.layout, self.lanes, self.matrices.inputs
         source, out = block.let(wide(source), "source"), block.let(wide(out), "out")
 
@@ -214,7 +214,7 @@ class WinogradData:
     # ------------------------------------------------------------------------------------------------------ results
 
     def _results(self, block: Block, tile: Value, source: Value, column: Value, columns: ColumnTile) -> None:
-        """Transform one tile's products back, and store what of it lies in the image."""
+        """Transforms one tile's products back, and stores what of it lies in the image."""
         plan, lanes, size = self.plan, self.lanes, self.plan.outputs
         place = place_of(block, plan, tile)
         rows = block.let(tirx.min(index(size), plan.geometry.rows - place.y), "rows")

@@ -67,7 +67,9 @@ class WinogradPlan:
     blocks: int
     block: int
     split: Literal["tiles", "columns"]
-    """Each thread has its own blocks, or all threads share the columns (and input channels) of one block."""
+    """The way threads share the work: each thread has its own blocks, or all threads share the columns (and input
+    channels) of one block.
+    """
     part: int
     """Tiles that are multiplied at a time (data kernels); parts cover the block."""
     steps: int
@@ -181,7 +183,7 @@ def _divisor(extent: int, high: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things lie in the workspace, in stored elements. What is transformed is stored as the images are; sums and
+    """The places in the workspace, in stored elements. What is transformed is stored as the images are; sums and
     results of products as they are accumulated.
 
     inputs [product, tile of the block, channel]; gradients the same of d_y (weight gradient only); sums [kh, kw, c, k]
@@ -256,7 +258,7 @@ def layout(spec: ConvSpec, chosen: WinogradPlan) -> Layout:
 
 
 def workspace_bytes(spec: ConvSpec, chosen: WinogradPlan) -> int:
-    """All scratch of a kernel."""
+    """Returns the bytes of all scratch of a kernel."""
     return chosen.precision.item_bytes * layout(spec, chosen).elements
 
 

@@ -68,7 +68,7 @@ class TilePlace:
 
 
 def place_of(block: Block, plan: WinogradPlan, tile: Value) -> TilePlace:
-    """Where tile number `tile` lies."""
+    """Returns where tile number `tile` lies."""
     row, across = divide(block, tile, plan.tiles_across)
     image, down = divide(block, row, plan.tiles_down)
     return TilePlace(image, block.let(down * plan.outputs, "y"), block.let(across * plan.outputs, "x"))
@@ -89,7 +89,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Square:
-    """Where the elements of one tile are read: (row, column, channel) at `base + row * row_stride + ...`."""
+    """The place where the elements of one tile are read: (row, column, channel) at `base + row * row_stride + ...`."""
 
     buffer: Buffer
     base: Value
@@ -105,7 +105,7 @@ def with_square(
     patch: tuple[Buffer, Value],
     body: Callable[[Block, Square], None],
 ) -> None:
-    """Run `body` on a tile's inputs: where they lie, or at the border on a copy with zeros around it, in `patch`."""
+    """Runs `body` on a tile's inputs: where they lie, or at the border on a copy with zeros around it, in `patch`."""
     c, size = picture.channels, picture.size
     y, x = block.let(place.y - picture.top, "iy"), block.let(place.x - picture.left, "ix")
     base = block.let(((place.image * picture.height + y) * picture.width + x) * c, "source")
@@ -155,8 +155,9 @@ def spread(
     lanes: int,
     target: tuple[Buffer, Value, int],
 ) -> None:
-    """Transform all channels of a square; element (i, j) of the result goes to plane `i * n + j` of `target`
-    (buffer, first element, distance of planes)."""
+    """Transforms all channels of a square; element (i, j) of the result goes to plane `i * n + j` of `target` (buffer,
+    first element, distance of planes).
+    """
     buffer, place, plane = target
     size = len(rows)
 
@@ -176,12 +177,12 @@ def spread(
 
 
 def store_wide(block: Block, buffer: Buffer, flat: Value, value: Value, lanes: int) -> None:
-    """Write a vector at an int64 index."""
+    """Writes a vector at an int64 index."""
     block.store_at(buffer, flat if lanes == 1 else tirx.Ramp(flat, wide(1), lanes), value)
 
 
 def put_tile(block: Block, tile: RegisterTile, buffer: Buffer, place: Value, stride: int, *, add: bool) -> None:
-    """Store a tile of whole vectors from an int64 index on, or add it to what is there."""
+    """Stores a tile of whole vectors from an int64 index on, or adds it to what is there."""
     for row in range(tile.rows):
         for start, width in zip(tile.starts, tile.columns.widths, strict=True):
             flat = place + wide(row * stride + start)

@@ -58,7 +58,9 @@ def _twin(rows: Rows, first: int, excluded: set[int]) -> int | None:
 
 
 def _fold_columns(block: Block, rows: Rows, values: Sequence[Value]) -> tuple[Rows, list[Value]] | None:
-    """The same products with one pair of columns replaced by one for its sum and one for its difference."""
+    """Returns the same products with one pair of columns replaced by one for its sum and one for its difference; None
+    if no pair is worth it.
+    """
     columns = tuple(zip(*rows, strict=True))
     for first in range(len(columns)):
         second = _twin(columns, first, set())

@@ -78,7 +78,7 @@ class WinogradWeights:
     # --------------------------------------------------------------------------------------------------- transforms
 
     def _tile(self, block: Block, turn: Turn, tile: Value, base: Value) -> None:
-        """Transform one tile of x and of d_y; the last block is filled up with zeros."""
+        """Transforms one tile of x and of d_y; the last block is filled up with zeros."""
         plan, at = self.plan, self.layout
         patch = block.let(base + at.patch, "patch")
         x = block.let(turn.inputs + tile * at.row, "x")
@@ -112,7 +112,7 @@ class WinogradWeights:
     # ----------------------------------------------------------------------------------------------------- products
 
     def _unit(self, block: Block, turn: Turn, results: Value, unit: Value) -> None:
-        """Some input channels and one column tile."""
+        """Emits some input channels and one column tile."""
         cut = self.plan.columns
         column, piece = divide(block, unit, self.pieces)
         c = block.let(piece * self.plan.steps, "c")
@@ -153,7 +153,7 @@ class WinogradWeights:
             row_tile(block, index(full * plan.rows), rest)
 
     def _sum(self, block: Block, total: RegisterTile, a: Scalars, b: Vectors) -> None:
-        """All tiles of the block, a limited number in one accumulator."""
+        """Adds up all tiles of the block, a limited number in one accumulator."""
         steps = self.plan.block
         turns = -(-steps // SUM_STEPS)
         if turns == 1:
@@ -173,7 +173,7 @@ class WinogradWeights:
     # ------------------------------------------------------------------------------------------------------ results
 
     def _results(self, block: Block, turn: Turn, c: Value, k: Value, source: Value, tile: ColumnTile) -> None:
-        """Transform the results of one input channel back, and store or add them."""
+        """Transforms the results of one input channel back, and stores or adds them."""
         spec, at, lanes = self.spec, self.layout, self.lanes
         summed = needs_sums(spec, self.plan)
         buffer, base = (self.workspace, turn.inputs + at.sums) if summed else (self.d_w, 0)
@@ -237,7 +237,7 @@ class WinogradWeights:
     # --------------------------------------------------------------------------------------------------------- bias
 
     def _clear_bias(self, block: Block) -> None:
-        """Every thread's sums of d_y, of its current block and of all, are zero at first."""
+        """Clears every thread's sums of d_y, of its current block and of all."""
         at = self.layout
         start = at.private + at.d_y_sums
         block.loop(
@@ -247,7 +247,7 @@ class WinogradWeights:
         )
 
     def _sum_square(self, block: Block, square: Square, sums: Value) -> None:
-        """Add one tile of d_y to the sums of its block."""
+        """Adds one tile of d_y to the sums of its block."""
         size, lanes = self.plan.outputs, self.lanes
 
         def vector(body: Block, number: Value) -> None:
@@ -265,7 +265,7 @@ class WinogradWeights:
         block.loop(self.spec.k // lanes, vector, name="k")
 
     def _add_bias(self, block: Block, sums: Value) -> None:
-        """Add the sums of a block to those of all, and begin the next."""
+        """Adds the sums of a block to those of all, and begins the next."""
         lanes, count = self.lanes, self.spec.k
 
         def vector(body: Block, number: Value) -> None:
@@ -277,7 +277,7 @@ class WinogradWeights:
         block.loop(count // lanes, vector, name="k")
 
     def _finish_bias(self, block: Block) -> None:
-        """Add the sums of all threads."""
+        """Adds the sums of all threads."""
         at, lanes = self.layout, self.lanes
         start = at.private + at.d_y_sums + self.spec.k
 

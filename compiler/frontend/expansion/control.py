@@ -40,7 +40,7 @@ def _if(scope: Scope, node: SourceNode, run: Run) -> None:
 
 
 def _select(scope: Scope, node: SourceNode, condition: Value, branches: Sequence[Body], run: Run) -> None:
-    """Both branches, and of each output the one that the condition means.
+    """Computes both branches and picks, for each output, the one that the condition means.
 
     Raises: UnsupportedOperator where the branches give other shapes, or draw random numbers.
     """

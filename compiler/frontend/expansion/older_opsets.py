@@ -173,7 +173,9 @@ def _resize(old: _Old) -> _New:
 
 
 def _sampling(old: _Old, *dropped: str) -> dict[str, AttributeValue]:
-    """Before opset 11 a place in the result lay at its index divided by the scale."""
+    """Returns a Resize's attributes for files from before opset 11, where a place in the result lay at its index
+    divided by the scale.
+    """
     mode = old.node.attributes.get("mode", "nearest")
     return {
         **old.without("mode", *dropped),

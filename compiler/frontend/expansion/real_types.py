@@ -56,7 +56,7 @@ def _types(source: SourceModel) -> Iterator[int]:
 
 
 def _types_of(nodes: tuple[SourceNode, ...]) -> Iterator[int]:
-    """Those of casts and constants; of float64, which is also used where shapes are computed, none counts."""
+    """Yields the types of casts and constants, except float64, which is also used where shapes are computed."""
     for node in nodes:
         for name, value in node.attributes.items():
             if isinstance(value, Body):

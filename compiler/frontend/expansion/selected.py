@@ -84,7 +84,9 @@ _REDUCE = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "Red
 
 
 def read_selected(scope: Scope, node: SourceNode, opset: int, run: Run) -> bool:
-    """Import a node that selects rows or reads selected ones; False if it does neither. Raises: UnsupportedOperator."""
+    """Imports a node that selects rows or reads selected ones. Returns False if it does neither. Raises:
+    UnsupportedOperator.
+    """
     if node.op_type == "NonZero" and isinstance(scope.operands.get(node.inputs[0]), Value):
         if node.inputs[0] in scope.selected:
             Reader(scope, node, run).refuse()
@@ -211,7 +213,7 @@ def _reshape(reader: Reader) -> None:
 
 
 def _expand(reader: Reader) -> None:
-    """To more axes before the selected one, or of the others."""
+    """Imports an Expand to more axes before the selected one, or of the others."""
     selection = reader.selected(0)
     if selection is None or selection.axis is None:
         reader.refuse()
@@ -229,7 +231,9 @@ def _expand(reader: Reader) -> None:
 
 
 def _to_own_shape(reader: Reader, selection: Selected) -> None:
-    """To the shape that it has: the number of rows as the sum of the condition, and the extents of the other axes."""
+    """Imports an Expand to the shape that the rows have: their number as the sum of the condition, and the extents of
+    the other axes.
+    """
     scope = reader.scope
     shape = scope.operands[reader.node.inputs[1]]
     joined = made_by(scope, shape) if isinstance(shape, Value) else None
@@ -353,7 +357,7 @@ def _picked(reader: Reader, selection: Selected, axis: int) -> None:
 
 
 def _reduce(reader: Reader) -> None:
-    """Over later axes row by row; a sum over the rows leaves the others out."""
+    """Imports a reduction over later axes row by row; a sum over the rows leaves the others out."""
     selection, axes = reader.only(0), reader.known_elements(1)
     rank = len(reader.shape(0))
     if selection.axis is None or (axes is None and len(reader.node.inputs) > 1 and reader.node.inputs[1]):

@@ -31,7 +31,7 @@ class Reader:
     run: Run
 
     def selected(self, index: int) -> Selected | None:
-        """How the rows of an operand are selected; None if they are not."""
+        """Returns how the rows of an operand are selected; None if they are not."""
         return self.scope.selected.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
 
     def shape(self, index: int) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class Reader:
         )
 
     def import_selected(self, of: Selected, axis: int | None) -> None:
-        """Import the node; its outputs are selected along `axis` (None: they are numbers of rows)."""
+        """Imports the node; its outputs are selected along `axis` (None: they are numbers of rows)."""
         self.run(self.node)
         for name in filter(None, self.node.outputs):
             self.scope.selected[name] = replace(of, axis=axis)
@@ -126,7 +126,7 @@ def _repeats(scope: Scope, mask: Value) -> tuple[Value, int]:
 
 
 def spread(scope: Scope, mask: Value, times: int) -> Value:
-    """Every element `times` in a row; the same value whenever it is asked for."""
+    """Returns a value with every element `times` in a row; the same value for the same operands."""
     if times == 1:
         return mask
     if (mask, times) not in scope.spread:

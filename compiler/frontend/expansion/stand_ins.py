@@ -114,7 +114,7 @@ Import = Callable[[Scope, SourceNode, int], None]
 
 
 def stands_in(scope: Scope, node: SourceNode, opset: int, run: Run, import_one: Import) -> bool:
-    """Import a node that its row refuses by what it consists of; False if that is refused too."""
+    """Imports a node that its row refuses by what it consists of; False if that is refused too."""
     try:
         if node.op_type in UNROLLED:
             UNROLLED[node.op_type](scope, node, run)
@@ -125,7 +125,7 @@ def stands_in(scope: Scope, node: SourceNode, opset: int, run: Run, import_one: 
 
 
 def define(scope: Scope, node: SourceNode, opset: int, import_one: Import) -> bool:
-    """Import the standard's definition of a node's operator in its place; False if it has none."""
+    """Imports the standard's definition of a node's operator in its place; False if it has none."""
     standard = definition(scope, node, opset)
     if standard is None:
         return False

@@ -86,7 +86,7 @@ class _Writer:
 
 
 def unrolled(scope: Scope, node: SourceNode, run: Run) -> None:
-    """Import a recurrent layer step by step. Raises: ModelError, UnsupportedOperator, LimitExceeded."""
+    """Imports a recurrent layer step by step. Raises: ModelError, UnsupportedOperator, LimitExceeded."""
     w = _Writer(scope, node)
     layer = _Layer(w)
     scope.charge(25 * layer.steps * len(layer.reverse), node.where)
@@ -215,7 +215,7 @@ class _Cell:
         self.one = w.number(1.0)
 
     def _across(self, name: str) -> list[str]:
-        """Each gate's weight, [inputs, H]."""
+        """Returns each gate's weight, [inputs, H]."""
         w, h = self.layer.w, self.layer.width
         whole = w.add("Transpose", w.element_at(name, self.d), perm=(1, 0))
         return [w.part(whole, i, h) for i in range(self.layer.gates)]

@@ -38,7 +38,7 @@ WEIGHT_INPUTS: Mapping[str, tuple[int, ...]] = {
     "PRelu": (1,),
     "RNN": (1, 2, 3),
 }
-"""Where operators take what layers learn."""
+"""The operands in which operators take what layers learn."""
 _CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _CHANNELS: Mapping[str, int] = {"Conv": 0, "MatMul": -1}
 """The axis of a weight that its results have."""
@@ -78,7 +78,8 @@ def _constants(nodes: Sequence[SourceNode]) -> Iterator[tuple[str, Array]]:
 def _weights(
     nodes: Sequence[SourceNode], candidates: Mapping[str, Array], initializers: Mapping[str, Array]
 ) -> Iterator[str]:
-    """Those of some Constants that an operator beside them takes as weights, or that is added to such a product.
+    """Yields the Constants among the candidates that an operator beside them takes as weights, or that are added to
+    such a product.
 
     What is added to the product of an initializer is its bias if it has a number for each of its channels.
     """
@@ -106,7 +107,7 @@ def _weights(
 
 
 def _is_bias(array: Array, width: int | None) -> bool:
-    """True for what is added to a product of a Constant, or has a number for each channel of the product."""
+    """Whether a value is added to a product of a Constant, or has a number for each channel of the product."""
     return width is None or bool(array.size == width == max(array.shape))
 
 

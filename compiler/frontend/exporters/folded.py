@@ -31,7 +31,7 @@ _DISTINCT = 0.99
 
 
 class Folded(Enum):
-    """How much of a parameter survives in what was folded from it."""
+    """The kinds of what was folded from a parameter, by how much of the parameter survives in it."""
 
     TRANSPOSED = "its transpose"
     MOVED = "its elements, or some of them, each once"
@@ -106,7 +106,7 @@ def once(array: Array) -> Array:
 
 
 def _slices_differ(array: Array) -> bool:
-    """True if no two slices along any axis are equal, so that no element can be there twice."""
+    """Whether no two slices along any axis are equal, so that no element can be there twice."""
     for axis in range(array.ndim):
         slices = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
         if len({row.tobytes() for row in slices}) != len(slices):

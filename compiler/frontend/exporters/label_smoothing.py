@@ -16,7 +16,7 @@ from compiler.frontend.file.source import AttributeValue, SourceModel, SourceNod
 
 _CALL = "aten.cross_entropy_loss"
 _SMOOTHING = 5
-"""Which argument of the call it is."""
+"""The position of the smoothing among the call's arguments."""
 
 
 def smooth_labels(source: SourceModel) -> SourceModel:

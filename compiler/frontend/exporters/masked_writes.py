@@ -39,7 +39,7 @@ class _Chain:
         """Names that scatters read that are gone."""
 
     def chosen(self, scatter: SourceNode) -> SourceNode:
-        """Where in place of a scatter that is a write through a mask, else the same node."""
+        """Returns a Where in place of a scatter that is a write through a mask, else the same node."""
         inputs = self._written(scatter)
         if inputs is None:
             return scatter
@@ -61,7 +61,7 @@ class _Chain:
         return (positions.operand(0), copies.operand(0)) if self._counts(copies, positions) else None
 
     def _counts(self, copies: SourceNode, positions: SourceNode) -> bool:
-        """True if there are as many copies as the mask has ones (for each, what lies behind the mask's axes)."""
+        """Whether there are as many copies as the mask has ones (for each, what lies behind the mask's axes)."""
         joined = self._maker(copies, 1, "Concat")
         count = self._maker(copies, 1, "ReduceSum") if joined is None else self._maker(joined, 0, "ReduceSum")
         mask_view = self._maker(self._maker(count, 0, "Cast"), 0, "Reshape")
@@ -69,7 +69,7 @@ class _Chain:
         return mask_view is not None and mask_view.operand(0) in (mask, self._through(mask, "Expand", "Unsqueeze"))
 
     def _axes_behind(self, positions: SourceNode) -> int:
-        """How many axes of the data the mask does not have: those that it was given before it was spread."""
+        """Returns how many axes of the data the mask does not have: those that it was given before it was spread."""
         spread = self._maker(positions, 0, "Expand")
         added = self._maker(spread, 0, "Unsqueeze")
         axes = self._stored(added.operand(1)) if added is not None else None

@@ -143,7 +143,7 @@ class _Reader:
         self._owner: dict[str, tuple[str, int]] = {}
 
     def layers(self) -> list[_Layer]:
-        """In the order of the nodes."""
+        """Returns the layers in the order of the nodes."""
         layers = []
         for position, node in enumerate(self._source.nodes):
             if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):

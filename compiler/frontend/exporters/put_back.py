@@ -36,7 +36,7 @@ from compiler.warnings import CompileWarning, few_of
 _LARGEST_START = 1 << 14
 """Elements of a weight whose rank is looked at; the exporter computes with at most half as many."""
 _SPREAD = 1e-6
-"""How far apart, at most, two numbers may be that give neighbours in float32."""
+"""The largest distance of two numbers that give neighbours in float32."""
 _NOTHING = np.zeros(0, np.float32)
 _ROUNDING = 1e-6
 
@@ -61,7 +61,9 @@ _INVERSES = {
 
 
 def put_back(work: Restoration, name: str, reads: Sequence[Read], *, in_one_piece: bool) -> bool:
-    """Let `reads` of the folded initializer `name` see what computes it; False if the file does not tell what does."""
+    """Lets `reads` of the folded initializer `name` see what computes it. Returns False if the file does not tell what
+    does.
+    """
     if all(argument_of(work, read) == name for read in reads):
         is_restored = _started(work, name, reads) or _squared(work, name, reads)
         is_restored = is_restored or (in_one_piece and _inverted(work, name, reads))
@@ -120,7 +122,7 @@ def _computed_back(array: Array, chain: Sequence[_Inverse]) -> Array | None:
 
 
 def _gives(operand: Array, chain: Sequence[_Inverse], array: Array) -> bool:
-    """True if the operators make the array of an operand that the file holds."""
+    """Whether the operators make the array of an operand that the file holds."""
     with np.errstate(all="ignore"):
         for step in chain:
             operand = step.forward(operand)
@@ -178,7 +180,7 @@ def _started(work: Restoration, name: str, reads: Sequence[Read], *, alone: bool
 
 
 def _shows_its_input(weight: Array, array: Array) -> bool:
-    """True if a Linear with this weight gives zeros for no input but zeros."""
+    """Whether a Linear with this weight gives zeros for no input but zeros."""
     if array.ndim < 1 or weight.shape[0] != array.shape[-1] or weight.size > _LARGEST_START:
         return False
     return bool(np.isfinite(weight).all()) and int(np.linalg.matrix_rank(weight.astype(np.float64))) == weight.shape[1]

@@ -1,4 +1,5 @@
-"""Where the file's initializers and the author's parameters part, read off a model before and after its repair.
+"""The differences between the file's initializers and the author's parameters, read off a model before and after its
+repair.
 
 Whatever an earlier step found out (`restore`, `unrecorded`, `sharing`), the nodes it kept say which tensor they read
 now, and which initializer the file gave them.
@@ -19,7 +20,7 @@ _VIEWS = ("Transpose", "Reshape", "Expand")
 def readings_of(
     stored: SourceModel, source: SourceModel, own_names: Mapping[tuple[str, int], str]
 ) -> tuple[Reading, ...]:
-    """Every input that reads another tensor than the initializer that the file names there.
+    """Returns every input that reads another tensor than the initializer that the file names there.
 
     `own_names` is what the import itself told apart: (first output of a node, input) -> tensor.
     """

@@ -56,7 +56,7 @@ class Restoration:
     stands_for: dict[str, str] = field(default_factory=dict)
     """Folded initializer -> the value that its readers see now."""
     nodes_of: Counter[str] = field(default_factory=Counter)
-    """How many nodes a call of the program has, once somebody asked."""
+    """The number of nodes that a call of the program has, once somebody has looked."""
     values: set[str] = field(default_factory=set)
     """Names of the program's values that the file has, once somebody asked."""
     folded: set[str] = field(default_factory=set)
@@ -66,7 +66,7 @@ class Restoration:
 
 
 def give(work: Restoration, read: Read, member: str) -> None:
-    """Let a read see `member`, in the view that the exporter had folded."""
+    """Lets a read see `member`, in the view that the exporter had folded."""
     if member == read.name:
         return
     array = work.source.initializers[read.name]
@@ -105,14 +105,16 @@ def give_view(
 
 
 def see(work: Restoration, reads: Sequence[Read], value: str) -> None:
-    """Let reads of one initializer see a value."""
+    """Lets reads of one initializer see a value."""
     for read in reads:
         work.inputs[read.node][read.index] = value
         work.stands_for[read.name] = value
 
 
 def hold(work: Restoration, member: str, array: Array) -> bool:
-    """Make `member` an initializer; False if it is one already with other elements, or another value's name."""
+    """Makes `member` an initializer. Returns False if it is one already with other elements, or another value's
+    name.
+    """
     stored = work.initializers.get(member)
     if stored is None and member in work.used_names:
         work.unlearnable[member] = "the file gives its name to another value"
@@ -145,7 +147,7 @@ def argument_of(work: Restoration, read: Read) -> str:
 
 
 def is_missing(work: Restoration, value: str) -> bool:
-    """True for a value of the exported program that the file has under no name."""
+    """Whether a value of the exported program has no name in the file."""
     record = work.record
     if not work.values:
         work.values |= {*record.inputs, *record.targets, *work.source.initializers}
@@ -154,7 +156,7 @@ def is_missing(work: Restoration, value: str) -> bool:
 
 
 def is_nowhere(work: Restoration, parameter: str) -> bool:
-    """True for a parameter that the file neither holds nor tells the use of."""
+    """Whether the file neither holds a parameter nor tells its use."""
     if not work.folded:
         work.folded |= {origin for name in work.source.initializers for origin in work.record.origins(name)}
     return not any(parameter in names for names in (work.source.initializers, work.called, work.folded))

@@ -33,7 +33,7 @@ _CUT = re.compile(r"detach(_\d+)?")
 
 
 def restore_cuts(work: Restoration, calls: Sequence[Sequence[int]]) -> None:
-    """Put a cut in front of each call that reads one that the file has no node for."""
+    """Puts a cut in front of each call that reads one that the file has no node for."""
     produced = {name for node in work.source.nodes for name in (*node.outputs, node.call.result)}
     produced |= work.record.inputs | work.record.targets.keys()
     for positions in calls:
@@ -220,7 +220,7 @@ def _member_named(work: Restoration, name: str, members: Sequence[str]) -> str:
 
 
 def _may_be(work: Restoration, member: str, read: Read) -> bool:
-    """False if the file holds the member, and it is another tensor than the one that is read."""
+    """Whether the file does not hold the member, or holds it as the tensor that is read."""
     stored = work.source.initializers.get(member)
     array = work.source.initializers[read.name]
     return stored is None or (stored.shape == array.shape and np.array_equal(stored, array))

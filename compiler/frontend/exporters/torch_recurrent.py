@@ -18,7 +18,7 @@ from compiler.frontend.file.source import SourceModel, SourceNode, free_name
 from compiler.graph import Array
 
 _ORDERS = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
-"""Where each of ONNX's gates lies in PyTorch's order (i f g o; r z n)."""
+"""The position of each of ONNX's gates in PyTorch's order (i f g o; r z n)."""
 _PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
@@ -50,7 +50,7 @@ def restore_recurrent(source: SourceModel) -> SourceModel:
 
 
 def _is_folded(source: SourceModel, node: SourceNode) -> bool:
-    """True for a layer whose weights are stored as ONNX wants them."""
+    """Whether the weights of a layer are stored as ONNX wants them."""
     if node.op_type not in _ORDERS or len(node.inputs) < 3:
         return False
     stored = [source.initializers.get(name) for name in node.inputs[1:4] if name]
@@ -117,7 +117,7 @@ def _rewritten(work: _Work, node: SourceNode, names: Sequence[Sequence[str]]) ->
 
 
 def _is_free(work: _Work, name: str, array: Array) -> bool:
-    """True if no value has the name, or the same tensor (of a module that is called twice)."""
+    """Whether no value has the name, or the same tensor (of a module that is called twice)."""
     existing = work.initializers.get(name)
     return (
         name not in work.used_names

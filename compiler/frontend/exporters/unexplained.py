@@ -38,7 +38,9 @@ from compiler.warnings import CompileWarning, few_of
 
 
 def look_up(work: Restoration, name: str, reads: Sequence[Read]) -> str:
-    """Let reads of a folded lookup see one of the table's rows that it shows; gives the name under which they learn."""
+    """Lets reads of a folded lookup see one of the table's rows that it shows. Returns the name under which they
+    learn.
+    """
     distinct = distinct_rows(work.source.initializers[name])
     assert distinct is not None, "only what repeats rows is looked up"
     rows, positions = fresh(work, f"{name}:rows"), fresh(work, f"{name}:positions")
@@ -85,7 +87,7 @@ def _token(work: Restoration, name: str, read: Read) -> str:
 
 
 def see_moved(work: Restoration, name: str, reads: Sequence[Read], others: Sequence[str]) -> bool:
-    """Let reads see one of `others`, which the exporter computed `name` from, through a view that makes it."""
+    """Lets reads see one of `others`, from which the exporter computed `name`, through a view that makes it."""
     array = work.source.initializers[name]
     for other in others[:_OTHERS]:
         value = work.stands_for.get(other, "")
@@ -115,7 +117,7 @@ def _view(array: Array, target: Array) -> tuple[str, tuple[int, ...]] | None:
 
 _RANK = 5
 _OTHERS = 8
-"""How many views are looked for; each takes a comparison for every order of the axes."""
+"""The most views that are looked for; each takes a comparison for every order of the axes."""
 
 
 def _made(
@@ -231,7 +233,7 @@ def _refuse_folded(work: Restoration, name: str) -> None:
 
 
 def _see_view(work: Restoration, name: str, reads: Sequence[Read], parameter: str) -> bool:
-    """Let reads see a parameter that the file holds too, if what was folded is its transpose or has its elements."""
+    """Lets reads see a parameter that the file holds too, if what was folded is its transpose or has its elements."""
     array, stored = work.source.initializers[name], work.initializers[parameter]
     if array.ndim == 2 and np.array_equal(array.T, stored):
         view: tuple[str, dict[str, tuple[int, ...]]] = ("Transpose", {"perm": (1, 0)})
@@ -321,5 +323,5 @@ def _dropped_calls(work: Restoration) -> list[str]:
 
 
 def _of_norm(name: str, record: TorchRecord) -> bool:
-    """True for the scale or shift of a BatchNorm, which the exporter folds into a convolution."""
+    """Whether a tensor is the scale or shift of a BatchNorm, which the exporter folds into a convolution."""
     return f"{name.rpartition('.')[0]}.running_mean".lstrip(".") in record.buffers

@@ -57,7 +57,7 @@ def tell_parameters_apart(source: SourceModel, untied: Collection[str]) -> Sourc
 
 
 def is_made_up(name: str) -> bool:
-    """True for a name that an exporter invented."""
+    """Whether an exporter invented a name."""
     return _MADE_UP.fullmatch(name) is not None
 
 
@@ -101,7 +101,9 @@ def _tell_of_masks(source: SourceModel, parameters: Collection[str]) -> SourceMo
 
 
 def _is_mask(array: Array) -> bool:
-    """True for an additive mask of finite numbers: zeros (or ones), and numbers that stand for minus infinity."""
+    """Whether an array is an additive mask of finite numbers: zeros (or ones), and numbers that stand for minus
+    infinity.
+    """
     large = np.abs(array) >= MASKED
     if not bool(large.any()) or not bool(np.isfinite(array).all()):
         return False
@@ -211,7 +213,7 @@ def _weight_name(module: str, initializers: Collection[str]) -> str:
 
 
 def _is_linear(node: SourceNode, initializers: Mapping[str, Array]) -> bool:
-    """True if the node multiplies by a weight that the exporter transposed. Only dynamo tells the operator."""
+    """Whether the node multiplies by a weight that the exporter transposed. Only dynamo tells the operator."""
     name = node.inputs[1] if node.op_type == "MatMul" and len(node.inputs) == 2 else ""
     array = initializers.get(name)
     if array is None or array.ndim != 2 or not holds_reals(array) or not node.module:
@@ -300,7 +302,9 @@ def _reading(nodes: tuple[SourceNode, ...], renamed: Mapping[str, str]) -> tuple
 
 
 def _is_fill(array: Array) -> bool:
-    """True for a vector (one axis longer than 1) of equal elements: a fresh bias or norm, not yet trained."""
+    """Whether an array is a vector (one axis longer than 1) of equal elements: a fresh bias or norm, not yet
+    trained.
+    """
     vector = holds_reals(array) and sum(extent > 1 for extent in array.shape) == 1
     return vector and bool((array == array.reshape(-1)[0]).all())
 

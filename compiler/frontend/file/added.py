@@ -27,11 +27,15 @@ _TAKES: Mapping[float, Places] = {
     },
     np.inf: {**_CHOICES, "Sub": (1,)},
 }
-"""By infinity, those where it has a meaning of its own: nothing weighs, or nothing is larger or smaller."""
+"""The places where an infinity has a meaning of its own (nothing weighs, or nothing is larger or smaller), by the
+infinity.
+"""
 
 
 def is_infinite_mask(name: str, array: Array, readers: Mapping[str, Sequence[SourceNode]]) -> bool:
-    """True for real numbers, some of them infinite and none NaN, of which every reader takes the infinite ones."""
+    """Whether an array holds real numbers, some of them infinite and none NaN, of which every reader takes the infinite
+    ones.
+    """
     if array.dtype.kind != "f" or not array.size:
         return False
     with np.errstate(invalid="ignore"):

@@ -28,7 +28,7 @@ _Attributes = Mapping[str, Any]
 
 
 def dequantize(graph: Any, only: Collection[str] | None = None) -> dict[str, int]:
-    """Rewrite a graph (protobuf) in place, or `only` some of its values.
+    """Rewrites a graph (protobuf) in place, or `only` some of its values.
 
     Returns the names of the Constants, with their elements.
     """
@@ -65,7 +65,7 @@ def dequantize(graph: Any, only: Collection[str] | None = None) -> dict[str, int
 
 
 def _drop_unread(graph: Any, names: Collection[str]) -> None:
-    """Delete those of some stored tensors (protobuf) that nothing reads any more."""
+    """Deletes those of some stored tensors (protobuf) that nothing reads any more."""
     if not names:
         return
     unread = set(names) - set(names_read(graph))
@@ -74,7 +74,7 @@ def _drop_unread(graph: Any, names: Collection[str]) -> None:
 
 
 def read_integers(graph: Any, learned: Collection[str]) -> None:
-    """Rewrite a graph (protobuf) so that `learned` are Constants of real numbers; the rest stays as it is stored.
+    """Rewrites a graph (protobuf) so that `learned` are Constants of real numbers; the rest stays as it is stored.
 
     Where such a weight belongs to arithmetic in integers, that of the whole graph is spelled out.
     """

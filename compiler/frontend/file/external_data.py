@@ -47,7 +47,7 @@ def embedded(model: bytes, external: External) -> bytes:
 
 
 def tensors_elsewhere(proto: Any) -> list[Any]:
-    """Every tensor (protobuf) of a model that lies in a data file."""
+    """Returns every tensor (protobuf) of a model that lies in a data file."""
     tensors = (*proto.graph.initializer, *_inner_tensors(proto))
     return [tensor for tensor in tensors if tensor.data_location == tensor.EXTERNAL]
 

@@ -29,7 +29,7 @@ _BYTES = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT4, 
 
 
 def has_integer_arithmetic(graph: Any) -> bool:
-    """True for a graph (protobuf) with a node that `spell_out` may rewrite."""
+    """Whether a graph (protobuf) has a node that `spell_out` may rewrite."""
     kinds = {(node.domain, node.op_type) for node in graph.node} & RULES.keys()
     return not kinds <= _READING_BYTES or (bool(kinds) and _stores_bytes(graph))
 
@@ -48,7 +48,7 @@ class SpelledOut(NamedTuple):
 
 
 def spell_out(graph: Any) -> SpelledOut:
-    """Rewrite a graph (protobuf) in place."""
+    """Rewrites a graph (protobuf) in place."""
     if not has_integer_arithmetic(graph):
         return SpelledOut()
     writer, read = Writer(graph), set(names_read(graph))
@@ -263,7 +263,7 @@ def _weight_of_rows(writer: Writer, call: Call, place: int, first: int) -> str:
 
 
 def _gather(writer: Writer, call: Call) -> bool:
-    """Gather from a stored tensor in eight bits, in front of what makes its rows real: of an embedding.
+    """Gathers from a stored tensor in eight bits, in front of what makes its rows real: of an embedding.
 
     The rows come from the real numbers instead, which are a weight in eight bits like others.
     """

@@ -34,7 +34,7 @@ class Call:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Those of the node, as Python has them."""
+        """Returns the node's attributes as Python values."""
         return {entry.name: onnx.helper.get_attribute_value(entry) for entry in self.node.attribute}
 
 
@@ -59,7 +59,7 @@ def operands_of(node: Any) -> Iterator[str]:
 
 
 def make_identity(node: Any, *inputs: str) -> None:
-    """Let a node (protobuf) give back its one input, whatever it was."""
+    """Makes a node (protobuf) return its one input, whatever it was."""
     node.op_type = "Identity"
     del node.input[:], node.attribute[:]
     node.input.extend(inputs)
@@ -96,7 +96,7 @@ class Writer:
                 self.readers.setdefault(name, []).append(node)
 
     def try_rule(self, rule: Rule, call: Call) -> bool:
-        """Write what stands for a node; False, and nothing is written, where the rule does not fit it."""
+        """Writes what stands for a node. Returns False, and writes nothing, where the rule does not fit it."""
         count = len(self.nodes)
         try:
             if rule(self, call):
@@ -107,7 +107,7 @@ class Writer:
         return False
 
     def node(self, op_type: str, inputs: Sequence[str], output: str = "", label: str = "", **attributes: Any) -> str:
-        """Append a node of the standard; returns the name of its output."""
+        """Appends a node of the standard; returns the name of its output."""
         name = output or free_name(f"{inputs[0] if inputs else op_type}:{op_type.lower()}", self.names)
         operands = list(inputs)
         while operands and not operands[-1]:
@@ -116,7 +116,7 @@ class Writer:
         return name
 
     def tensor(self, base_name: str, array: Array) -> str:
-        """Append a stored tensor, which is no parameter; returns its name."""
+        """Appends a stored tensor, which is no parameter; returns its name."""
         name = free_name(base_name, self.names)
         tensor = numpy_helper.from_array(np.asarray(array, order="C"), name)
         self.tensors.append(tensor)
@@ -196,7 +196,7 @@ class Writer:
         return table if Call(maker).attributes == gather.attributes and self.array(table) is not None else ""
 
     def make_real(self, combining: Sequence[Any], product: str, scale: str) -> None:
-        """Let nodes combine reals: what joins a product as a term is cast, and scaled as the product is."""
+        """Makes nodes combine reals: what joins a product as a term is cast, and scaled as the product is."""
         results = {product, *(output for node in combining for output in node.output)}
         for node in combining:
             steps = self.before.setdefault(node.output[0], [])

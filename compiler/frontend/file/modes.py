@@ -1,4 +1,6 @@
-"""How a file says that a norm is in evaluation mode, beside `training_mode`: by metadata, which runtimes ignore."""
+"""The mark by which a file says that a norm is in evaluation mode, beside `training_mode`: metadata, which runtimes
+ignore.
+"""
 
 from __future__ import annotations
 

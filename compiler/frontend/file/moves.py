@@ -1,4 +1,4 @@
-"""Where the elements of a value go, as long as nodes only move them."""
+"""The places that the elements of a value reach, as long as nodes only move them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ MOVES: Places = {
     ),
     "Concat": EVERY,
 }
-"""Those that pass their elements on."""
+"""The operands whose elements a node passes on."""
 
 
 def reaches_only(name: str, readers: Mapping[str, Sequence[SourceNode]], destinations: Places) -> bool:
-    """True if all nodes that the elements reach, moved or as they are, read them in one of the places."""
+    """Whether all nodes that the elements reach, moved or as they are, read them in one of the places."""
     pending, reached = [name], {name}
     while pending:
         value = pending.pop()

@@ -41,7 +41,7 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 def parse_model(model: bytes, external: External = NO_EXTERNAL) -> SourceModel:
-    """Parse ONNX bytes that passed `prescan`, with the data files beside them.
+    """Parses ONNX bytes that passed `prescan`, with the data files beside them.
 
     Initializers of sub-graphs and functions are among the model's own, under the names of `stored_tensors`.
 

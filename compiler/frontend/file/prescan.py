@@ -75,7 +75,7 @@ class _Scope:
 def prescan(
     model: bytes, limits: ModelLimits = DEFAULT_LIMITS, external_bytes: Mapping[str, int] | None = None
 ) -> None:
-    """Check the bytes of an ONNX file against the limits; returns nothing when it may be parsed.
+    """Checks the bytes of an ONNX file against the limits; returns nothing when it may be parsed.
 
     `external_bytes` has the sizes of its data files by location. Every tensor that lies in one must fit it, and every
     file must have one.
@@ -345,7 +345,7 @@ class _Scan:
     def _check_external(
         self, dims: list[int], data_type: int, spans: list[tuple[int, int, int, int]], to: Reference, where: str
     ) -> None:
-        """Note the bytes that it stands for; whether they are there, is asked when all files are known."""
+        """Records the bytes that it stands for; whether they are there is checked when all files are known."""
         if data_type not in ITEM_BITS:
             raise UnsupportedOperator(f"element type {data_type} cannot lie in another file", where=where)
         if spans:

@@ -84,12 +84,12 @@ ITEM_BITS = {
 
 @dataclass(frozen=True)
 class Reference:
-    """Which bytes of which file a tensor's elements are."""
+    """The bytes of a file that a tensor's elements are."""
 
     location: str
     offset: int
     length: int | None
-    """None: as many as the shape needs."""
+    """The number of bytes; None: as many as the shape needs."""
 
     @classmethod
     def read(cls, entries: Mapping[str, str], where: str) -> Reference:

@@ -15,8 +15,9 @@ from compiler.warnings import CompileWarning
 OLDEST_OPSET = 7
 """The oldest supported version of the operator set: older ones have other rules of broadcasting."""
 OPSETS = range(13, 29)
-"""In which the import reads nodes; older ones are written anew. Up to the newest that the `onnx` package knows, whose
-own cases the tests run; ONNX Runtime may know fewer."""
+"""The versions of the operator set in which the import reads nodes; older ones are written anew. Up to the newest that
+the `onnx` package knows, whose own cases the tests run; ONNX Runtime may know fewer.
+"""
 NEAREST_OF_OPSET_10 = "of opset 10"
 """A Resize's nearest element in files that do not say it: as ONNX Runtime, rounded up along axes that shrink."""
 
@@ -60,13 +61,13 @@ class SourceNode:
     module_class: str = ""
     """Class of that module (`torch.nn.modules.linear.Linear`), if the exporter tells."""
     call: TorchCall = NO_CALL
-    """That operator's call in the exported program, if the exporter tells."""
+    """The operator's call in the exported program, if the exporter records it."""
     domain: str = ""
-    """For a call of a model-local function, the function's domain; empty for the standard's operators."""
+    """The function's domain for a call of a model-local function; empty for the standard's operators."""
     opset: int = 0
     """Version of the standard that it is written in; 0: the model's."""
     tensor: str = ""
-    """For a Constant, the name that its tensor has in the whole file."""
+    """The name that a Constant's tensor has in the whole file."""
     stored_type: str = ""
     """The file's name for the operator, where a later version has another name for it."""
     evaluates: bool = False
@@ -78,7 +79,7 @@ class SourceNode:
 
     @property
     def where(self) -> str:
-        """How error messages name it."""
+        """Returns how error messages name the node."""
         return f"node {self.name!r} ({self.stored_type or self.op_type})"
 
 
@@ -125,7 +126,7 @@ class SourceModel:
     created: frozenset[str] = frozenset()
     """Initializers that the file does not hold: an exporter dropped them, or a plan asks for them."""
     new_biases: tuple[str, ...] = ()
-    """Those of them that the author's model does not have either."""
+    """Missing initializers that are biases which the author's model does not have either."""
     normed: frozenset[str] = frozenset()
     """Weights that an exporter folded norms into, of files that tell no more than that."""
     unlearnable: Mapping[str, str] = field(default_factory=dict)
@@ -133,7 +134,7 @@ class SourceModel:
     warnings: tuple[CompileWarning, ...] = ()
 
     def value_names(self) -> set[str]:
-        """Every name that a value has."""
+        """Returns every name that a value has."""
         outputs = (name for node in self.nodes for name in node.outputs if name)
         return {*self.initializers, *(value.name for value in self.inputs), *outputs}
 

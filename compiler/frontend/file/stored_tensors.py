@@ -1,4 +1,5 @@
-"""Where an ONNX file holds tensors: initializers and Constant nodes, of the graph, of sub-graphs and of functions.
+"""The places where an ONNX file holds tensors: initializers and Constant nodes, of the graph, of sub-graphs and of
+functions.
 
 Each gets a name that no other value of the file has. What is read under these names can be written back.
 """
@@ -26,7 +27,8 @@ class StoredTensor:
 
 
 def stored_tensors(model: Any) -> Mapping[Path, StoredTensor]:
-    """All tensors of a model (protobuf) by their places: those of the graph under the names that the file gives them.
+    """Returns all tensors of a model (protobuf) by their places: those of the graph under the names that the file gives
+    them.
 
     Inside sub-graphs and functions, where other places may use the same name, a name has marks if it takes them.
     """

@@ -68,7 +68,7 @@ class TorchRecord:
         return tuple(name for name in self.folded_from.get(initializer, ()) if name in self.parameters)
 
     def knows(self, initializer: str) -> bool:
-        """True for a tensor of the module under its own name."""
+        """Whether a tensor is of the module under its own name."""
         return initializer in self.parameters or initializer in self.buffers
 
 

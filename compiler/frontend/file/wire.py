@@ -26,7 +26,7 @@ class WireReader:
         self._seen = 0
 
     def fields(self, begin: int, end: int, where: str) -> Iterator[Field]:
-        """Every field of the message in data[begin:end], in file order."""
+        """Yields every field of the message in data[begin:end], in file order."""
         position = begin
         while position < end:
             self._count(where)

@@ -1,4 +1,4 @@
-"""How ONNX states shapes: reshape targets, axes, slice bounds, split sizes. All results are static."""
+"""The ways in which ONNX states shapes: reshape targets, axes, slice bounds, split sizes. All results are static."""
 
 from __future__ import annotations
 

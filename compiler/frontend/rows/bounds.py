@@ -47,7 +47,7 @@ def _clamp(call: Call) -> str:
 
 
 def _learns(call: Call, index: int) -> bool:
-    """True for what the file itself calls a parameter, or computes from one."""
+    """Whether the file itself calls a value a parameter, or computes it from one."""
     bound = call.known_operand(index)
     return bound is not None and not {bound.source, *bound.behind}.isdisjoint(call.scope.recorded)
 
@@ -64,7 +64,9 @@ def _bound(call: Call, index: int, default: float) -> float:
 
 
 def _by_comparison(call: Call) -> Operand:
-    """At a bound the slope is x's, outside the bound's own, as PyTorch's `clamp` with tensors has it."""
+    """Computes a bound so that at it the slope is x's, and outside it the bound's own, as PyTorch's `clamp` with
+    tensors has it.
+    """
     x = call.value(0)
     for index, op in ((_LOW, "at_least"), (_HIGH, "at_most")):
         if call.has(index):

@@ -72,7 +72,9 @@ def _rank_of(right: str, operand_letters: Sequence[Letters]) -> int:
 
 
 def _implicit(operand_letters: Sequence[Letters]) -> Letters:
-    """Without an arrow: the ellipsis, then the letters that occur once, in order (capitals first)."""
+    """Returns the result's letters where there is no arrow: the ellipsis, then the letters that occur once, in order
+    (capitals first).
+    """
     every = [letter for letters in operand_letters for letter in letters]
     spread = sorted({letter for letter in every if letter.startswith("..")}, key=lambda letter: -int(letter[2:]))
     return (*spread, *sorted(letter for letter in every if letter.isalpha() and every.count(letter) == 1))

@@ -151,7 +151,7 @@ Scatter = Callable[[Call, Value, Value, Value, int], Value]
 
 
 def _overwrite(call: Call, data: Value, index: Value, updates: Value, axis: int) -> Value:
-    """Each place takes its last update, if it has one."""
+    """Writes to each place its last update, if it has one."""
     rows = call.shape_of(data)[axis]
     _warn_of_repeats(call, call.scope.builder.arrays.get(index), axis, rows)
     last_writers = call.emit("last_writer", index, axis=axis, rows=rows)
@@ -162,7 +162,7 @@ def _overwrite(call: Call, data: Value, index: Value, updates: Value, axis: int)
 
 
 def _warn_of_repeats(call: Call, index: Array | None, axis: int, rows: int) -> None:
-    """Say it where known updates overwrite each other: some exporters write sums so."""
+    """Warns where known updates overwrite each other: some exporters write sums so."""
     if index is None:
         return
     ordered = np.sort(np.where(index < 0, index + rows, index), axis=axis)
@@ -294,7 +294,7 @@ def _tensor_scatter(call: Call) -> Operand:
 
 
 def _check_places(call: Call, index: int, most: int, meaning: str) -> None:
-    """Refuse known numbers that are not from 0 to `most`."""
+    """Refuses known numbers that are not from 0 to `most`."""
     constant = call.known_operand(index)
     if constant is not None and not ((constant.array >= 0) & (constant.array <= most)).all():
         call.fail(f"{meaning} {constant.array.reshape(-1)[:8].tolist()}", f"they are from 0 to {most}")

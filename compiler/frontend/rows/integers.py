@@ -18,7 +18,7 @@ def _two(call: Call, allowed: tuple[str, ...]) -> None:
 
 
 def _mod(call: Call) -> Operand:
-    """With the sign of the divisor, or with that of the dividend (`fmod`)."""
+    """Imports a remainder with the sign of the divisor, or with that of the dividend (`fmod`)."""
     _two(call, NUMERIC)
     fmod = call.attributes.integer("fmod", 0)
     return call.emit("fmod" if fmod else "mod", call.value(0), call.value(1))

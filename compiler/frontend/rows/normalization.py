@@ -52,7 +52,7 @@ def _moments(call: Call, rows: Value, epsilon: float) -> tuple[Value, Value]:
 
 
 def _instance_norm(call: Call) -> Operand:
-    """Each channel of each image on its own: [N, C, ...] seen as [N, C, rest]."""
+    """Normalizes each channel of each image on its own: [N, C, ...] seen as [N, C, rest]."""
     call.require_dtype(0, REAL)
     shape = call.shape(0)
     if len(shape) < 3:

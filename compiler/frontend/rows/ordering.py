@@ -55,7 +55,7 @@ def _cumulative_product(call: Call) -> Operand:
 
 
 def _moved_on(call: Call, x: Value, axis: int, reverse: bool) -> Value:
-    """Every element moved on by one; a one comes in."""
+    """Moves every element on by one along the axis; a one comes in."""
     extent = call.shape_of(x)[axis]
     before, after = [0] * len(call.shape_of(x)), [0] * len(call.shape_of(x))
     (after if reverse else before)[axis] = 1

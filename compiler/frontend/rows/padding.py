@@ -75,7 +75,7 @@ def _mirrored(call: Call, value: Value, before: tuple[int, ...], after: tuple[in
 
 
 def _source(place: Array, extent: int, mode: str) -> Array:
-    """Which element lies at places from before the first to behind the last."""
+    """Returns which element lies at places from before the first to behind the last."""
     if mode == "edge":
         return np.asarray(np.clip(place, 0, extent - 1))
     if mode == "wrap":

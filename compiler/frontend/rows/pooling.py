@@ -102,7 +102,7 @@ def _ceiling_pads(size: tuple[int, ...], window: Window) -> tuple[int, ...]:
 
 
 def _max_unpool(call: Call) -> Operand:
-    """Each x at its place, zeros elsewhere. Source: ONNX MaxUnpool (opset 11 and 22)."""
+    """Puts each x at its place, with zeros elsewhere. Source: ONNX MaxUnpool (opset 11 and 22)."""
     call.require_dtype(0, REAL)
     call.require_dtype(1, ("i64",))
     x, shape = call.value(0), call.shape(0)

@@ -180,7 +180,7 @@ def _biases(call: Call, layer: Layer, d: int) -> tuple[Value | None, Value | Non
 
 
 def _start(call: Call, layer: Layer, d: int, flipped: bool) -> Value:
-    """All initial states side by side."""
+    """Returns all initial states side by side."""
     parts = []
     for index in range(5, 5 + layer.states):
         if call.has(index):
@@ -224,7 +224,7 @@ class _Lengths:
         return call.reshape(picked, (*shape, width))
 
     def turned(self, x: Value) -> Value:
-        """Each sample's own steps in reverse order; those behind them where they are."""
+        """Returns each sample's own steps in reverse order; those behind them stay where they are."""
         call = self.call
         time = call.emit("where", self.inside, call.emit("sub", self.last, self.time), self.time)
         return self._rows(x, time)

@@ -53,7 +53,7 @@ def _min(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
 
 
 def _turned(call: Call, x: Value) -> Value:
-    """In the opposite order; of integers -1 - x, which unlike -x turns all of them."""
+    """Returns x in the opposite order: of integers -1 - x, which unlike -x turns all of them."""
     kind = call.dtype(0)
     if kind == "bool":
         return call.emit("not", x)

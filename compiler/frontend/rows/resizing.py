@@ -157,7 +157,7 @@ _PLACES: Mapping[str, Callable[[Axis, Floats], Floats]] = {
     "tf_crop_and_resize": _crop,
     "tf_half_pixel_for_nn": lambda axis, y: (y + 0.5) / axis.scale,
 }
-"""Where, counted in elements, a result lies."""
+"""The place where a result lies, counted in elements, by the mode of coordinates."""
 
 # ------------------------------------------------------------------------------------------------------ coefficients
 
@@ -251,7 +251,7 @@ def _weighted(call: Call, axis: Axis, x: Floats, rule: _Rule, outside: NDArray[n
 
 
 def _times(table: Table, extent: int) -> int:
-    """How often each element is repeated, if that is all; else 0."""
+    """Returns how often each element is repeated, if that is all; else 0."""
     count, taps = table.index.shape
     if taps != 1 or count % extent or table.outside.any():
         return 0

@@ -137,7 +137,7 @@ class _Sampler:
         return do("add", do("where", odd, do("sub", span, extra), extra), low)
 
     def _rounded(self, x: Value) -> Value:
-        """To the nearest whole number; half ways to the even one."""
+        """Rounds to the nearest whole number; half ways to the even one."""
         do = self.do
         up = do("floor", do("add", x, 0.5))
         is_tie = do("equal", do("sub", up, x), 0.5)
@@ -178,7 +178,7 @@ class _Sampler:
 
 
 def within(call: Call, x: Value, extent: int) -> Value:
-    """Between the first and the last element; outside, and at them, the gradient is zero."""
+    """Limits x to places between the first and the last element; outside, and at them, the gradient is zero."""
     return call.emit("clip", x, low=0.0, high=float(extent - 1))
 
 

@@ -14,7 +14,7 @@ _MOST_TAPS = 256
 
 
 def few_taps(call: Call, count: int) -> None:
-    """Refuse what would become a node for each of very many taps. Raises: LimitExceeded."""
+    """Refuses what would become a node for each of very many taps. Raises: LimitExceeded."""
     if count > _MOST_TAPS:
         raise LimitExceeded(
             f"a window of {count} along one axis, the limit is {_MOST_TAPS} here", where=call.node.where
@@ -22,7 +22,7 @@ def few_taps(call: Call, count: int) -> None:
 
 
 def depth_taps(call: Call, x: Value, window: Window, fill: float = 0.0) -> list[Value]:
-    """For each tap [N OD, H, W, C], where `window` moves along the depth alone. Padding holds `fill`.
+    """Returns [N OD, H, W, C] for each tap, where `window` moves along the depth alone. Padding holds `fill`.
 
     Depths are first cut into rows of one stride: each tap is then a range of rows, at one place in them.
     """

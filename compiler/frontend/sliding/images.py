@@ -33,7 +33,7 @@ class Groups:
 
     @property
     def is_single(self) -> bool:
-        """True where each input channel has filters of its own."""
+        """Whether each input channel has filters of its own."""
         return self.count > 1 and self.inputs == 1
 
 
@@ -101,7 +101,7 @@ def _images(call: Call, x: Value, window: Window) -> list[Value]:
 
 
 def _repeated(call: Call, x: Value, times: int) -> Value:
-    """Each channel so many times: one for each of its filters."""
+    """Repeats each channel so many times: one for each of its filters."""
     if times == 1:
         return x
     shape = call.shape_of(x)
@@ -178,7 +178,7 @@ def _joined(call: Call, weight: Value, groups: int) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """How a plane of `available` positions becomes one of `needed`."""
+    """The spreading of a plane of `available` positions to one of `needed`."""
 
     call: Call
     plane: Window

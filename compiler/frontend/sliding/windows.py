@@ -1,4 +1,6 @@
-"""How ONNX says that a window moves over an image of any rank: kernel, strides, dilations, pads. All is static."""
+"""The ways in which ONNX says that a window moves over an image of any rank: kernel, strides, dilations, pads. All is
+static.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,9 @@ from compiler.step.planning.names import module_paths
 from compiler.values import Value
 
 MOST_NEAR = 4
-"""So many of the layers last before a value are followed: more than those of one attention matter to no block."""
+"""The number of the layers last before a value that are followed: more than those of one attention matter to no
+block.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Block:
 
     @property
     def position(self) -> int:
-        """Where it begins among the graph's nodes."""
+        """Returns where it begins among the graph's nodes."""
         return min(layer.position for layer in self.layers)
 
 

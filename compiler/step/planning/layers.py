@@ -22,7 +22,7 @@ Reach = Collection[Value]
 
 
 def reached_by_loss(step: TrainingGraph) -> Reach:
-    """Every value from which a differentiable path may lead to the loss."""
+    """Returns every value from which a differentiable path may lead to the loss."""
     reached = {step.loss}
     for node in reversed(step.graph.nodes):
         if not reached.isdisjoint(node.outputs) and not isinstance(OPERATORS[node.op].grad, NotDifferentiable):
@@ -31,7 +31,7 @@ def reached_by_loss(step: TrainingGraph) -> Reach:
 
 
 def idle_biases(graph: Graph, learning: Collection[str]) -> tuple[CompileWarning, ...]:
-    """That zeros are added and stay zeros; `learning` are the parameters that the plan lets learn."""
+    """Warns that zeros are added and stay zeros; `learning` are the parameters that the plan lets learn."""
     idle = [name for name in graph.origins.created if name not in learning]
     if not idle:
         return ()
@@ -47,7 +47,7 @@ CONTRACTIONS = frozenset(
 MOST_BEHIND = 64
 """The most parameters that a weight is made of."""
 MOST_VIEWS = 3
-"""Between a product and its bias."""
+"""The most views between a product and its bias."""
 _NO_VALUES: tuple[Value, ...] = ()
 
 
@@ -66,7 +66,7 @@ class Layer:
 
     @property
     def parameters(self) -> tuple[Value, ...]:
-        """All that is its own."""
+        """Returns all parameters that are the layer's own."""
         return self.weights + self.biases
 
 

@@ -24,7 +24,7 @@ class Named:
 
     @cached_property
     def kinds(self) -> Mapping[str, str]:
-        """Every parameter that a plan may name, and its kind."""
+        """Returns every parameter that a plan may name, and its kind."""
         return every_name(self.graph)
 
     @cached_property
@@ -37,12 +37,14 @@ class Named:
         return parameters
 
     def of_kind(self, names: Iterable[str], kind: str) -> list[str]:
-        """Those that a rule of this kind means."""
+        """Returns those names that a rule of this kind means."""
         return [name for name in names if kind in ("any", self.kinds[name])]
 
 
 def every_name(graph: Graph) -> dict[str, str]:
-    """Every parameter that a plan may name, and its kind; of one that the file does not hold, only its name tells."""
+    """Returns every parameter that a plan may name, and its kind; of one that the file does not hold, only its name
+    tells.
+    """
     kinds: dict[str, str] = {name: parameter.kind for name, parameter in graph.named_parameters().items()}
     others = {name: "bias" if name.endswith("bias") else "weight" for name in graph.unlearnable if name not in kinds}
     return kinds | others

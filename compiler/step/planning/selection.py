@@ -64,7 +64,7 @@ def _heads_assumed(graph: Graph, channels: Channels, values: Sequence[Value], wh
 
 
 def selected_by(model: Named, rule: UpdateRule, layers: Sequence[Layer], where: str) -> list[str]:
-    """Each name once.
+    """Returns the parameters that a rule selects, each name once.
 
     Raises: PlanError for a selector that matches nothing, with near names or the number of layers, and above the limit
     on comparisons of all rules together.

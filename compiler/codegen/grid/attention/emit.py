@@ -161,13 +161,13 @@ class KeyGradients:
         self.d_v = None if d_v is None else self._output(d_v, spec.value_width)
 
     def _output(self, buffer: Buffer, width: int) -> tuple[Matrix, Buffer]:
-        """Where a gradient goes, and an item's sums of it."""
+        """Returns where a gradient goes, and an item's sums of it."""
         block, cut = self.here.block, self.cut
         totals = self.tile.zeros(block, cut.rows * cut.sums(width), "totals")
         return keys_of(self.spec, block, buffer, self.batch, self.group, width), totals
 
     def write(self) -> None:
-        """All heads, then the results."""
+        """Emits all heads, then the results."""
         block, shared = self.here.block, self.spec.heads // self.spec.groups
         block.loop(shared, self._head, name="r")
         for output in (self.d_k, self.d_v):
@@ -236,7 +236,7 @@ class Forward:
             block.store(self.highest, r, number(_LOWEST))
 
     def write(self) -> None:
-        """All blocks of keys that the queries see, then the results."""
+        """Emits all blocks of keys that the queries see, then the results."""
         block = self.here.block
         block.loop(key_blocks(self.spec, self.cut, block, self.first), self._block, name="block")
         totals = self._over_row(block, "sum", [tir.load(self.sums, r) for r in range(self.cut.rows)])
@@ -256,7 +256,7 @@ class Forward:
         self.tile.add_weighted(block, self.v, first_key, self.totals, factors)
 
     def _hide(self, block: Block, scores: Buffer, first_key: Value) -> None:
-        """Finish the scores; those of what is not seen become -inf."""
+        """Finishes the scores; those of what is not seen become -inf."""
         visible = self.scores.finish(block, scores, self.first, first_key)
         for place, condition in enumerate(condition for row in visible for condition in row):
             if condition is not None:
@@ -264,7 +264,9 @@ class Forward:
                 block.store(scores, place, masked)
 
     def _raise(self, block: Block, scores: Buffer) -> list[Value]:
-        """Each row's highest score so far; what the sums so far are multiplied by for that."""
+        """Updates each row's highest score so far and returns the factors by which the sums so far are multiplied for
+        that.
+        """
         cut = self.cut
         maxima = []
         for r in range(cut.rows):

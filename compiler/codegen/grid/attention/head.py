@@ -37,7 +37,7 @@ class Head:
         return keys_of(self.spec, block, buffer, self.batch, group, width)
 
     def stat(self, query: Value) -> Value:
-        """Where the highest score of a query lies among the stats; its share lies `queries` further."""
+        """Returns where the highest score of a query lies among the stats; its share lies `queries` further."""
         spec = self.spec
         return (self.batch * tir.index(spec.heads) + self.head) * tir.index(2 * spec.queries) + query
 
@@ -73,7 +73,7 @@ class Scores:
     mask: Buffer | None
 
     def finish(self, block: Block, products: Buffer, first_query: Value, first_key: Value) -> list[list[Value | None]]:
-        """Scale and mask an item's products in place; whether each is seen (None: it is)."""
+        """Scales and masks an item's products in place, and returns whether each is seen (None: it is)."""
         cut = self.tile.cut
         visible: list[list[Value | None]] = []
         columns = [block.let(first_key + self.tile.column(c), "key") for c in range(cut.columns)]
@@ -88,7 +88,7 @@ class Scores:
         return visible
 
     def _mask_row(self, block: Block, query: Value) -> Value | None:
-        """Where the mask of a query begins."""
+        """Returns where the mask of a query begins."""
         shape = self.head.spec.mask
         if shape is None:
             return None

@@ -1,4 +1,6 @@
-"""How attention is cut into blocks of queries and keys, and a block of scores into what each item holds of it."""
+"""The schedule of attention on a grid: how it is cut into blocks of queries and keys, and a block of scores into what
+each item holds of it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class Cut:
 
     @property
     def stride(self) -> int:
-        """From row to row of shared memory: odd, so that columns too lie in different banks."""
+        """Returns the distance from row to row of shared memory: odd, so that columns too lie in different banks."""
         return self.block + 1
 
     @property

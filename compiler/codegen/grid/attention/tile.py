@@ -155,7 +155,7 @@ class Tile:
         columns: int,
         left_from: Value | None = None,
     ) -> None:
-        """Add the products of term `d` of a left operand [terms, block] and of the loaded right one."""
+        """Adds the products of term `d` of a left operand [terms, block] and of the loaded right one."""
         cut = self.cut
         term = d if left_from is None else left_from + d
         at = block.let(term * tir.index(cut.stride) + self.y, "at")

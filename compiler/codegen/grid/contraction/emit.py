@@ -50,7 +50,9 @@ _SUMS = 4
 
 
 class TensorTile(Sums):
-    """Each warp's `own_m` x `own_n` sums, of neighbouring rows and columns; products lie side by side in them."""
+    """The tile's sums by warp: each warp has `own_m` x `own_n` of neighbouring rows and columns; products lie side by
+    side in them.
+    """
 
     def __init__(self, here: Here, block: Block, tile: WarpTile, factors: Factors, *, in_blocks: bool) -> None:
         self._factors = factors
@@ -64,7 +66,7 @@ class TensorTile(Sums):
         super().__init__(block, self._down * self._across * _SUMS, in_blocks=in_blocks)
 
     def multiply(self, block: Block, a: SharedTile, b: SharedTile) -> None:
-        """As `SumsOfTile` says."""
+        """Adds the products of two tiles, as `SumsOfTile` says."""
         block.loop(
             self._tile.k // self._tile.per_word // MMA_K,
             lambda inner, number: self._step(inner, number, a, b),
@@ -72,7 +74,7 @@ class TensorTile(Sums):
         )
 
     def store(self, block: Block, shared: Buffer) -> None:
-        """As `SumsOfTile` says."""
+        """Writes the sums to shared memory, as `SumsOfTile` says."""
         width = self._tile.n + self._tile.sums_pad
         column = block.let(self._first_column + self._place * tir.index(2), "column")
         for first, i, j in self._products():
@@ -102,8 +104,8 @@ class TensorTile(Sums):
 
 
 class RegisterTile(Sums):
-    """Each item's `own_m` x `own_n` sums, of neighbouring rows, and of columns as far apart as there are items along
-    them, so that neighbouring items read and write neighbouring elements of shared memory.
+    """The tile's sums by item: each item has `own_m` x `own_n` of neighbouring rows, and of columns as far apart as
+    there are items along them, so that neighbouring items read and write neighbouring elements of shared memory.
     """
 
     def __init__(self, here: Here, block: Block, tile: Tile, *, in_blocks: bool) -> None:
@@ -112,11 +114,11 @@ class RegisterTile(Sums):
         super().__init__(block, tile.own_m * tile.own_n, in_blocks=in_blocks)
 
     def multiply(self, block: Block, a: SharedTile, b: SharedTile) -> None:
-        """As `SumsOfTile` says."""
+        """Adds the products of two tiles, as `SumsOfTile` says."""
         block.loop(self._tile.k, lambda inner, step: self._step(inner, step, a, b), name="step")
 
     def store(self, block: Block, shared: Buffer) -> None:
-        """As `SumsOfTile` says."""
+        """Writes the sums to shared memory, as `SumsOfTile` says."""
         for i, j in self._cells():
             place = (self._row * self._tile.own_m + i) * self._tile.n + self._column + j * self._apart
             block.store(shared, place, tir.load(self.totals, i * self._tile.own_n + j))
@@ -186,7 +188,7 @@ class Group:
         return RegisterTile(self._here, block, self._tile, in_blocks=in_blocks)
 
     def _reduce(self, block: Block, first: Value, sums: SumsOfTile) -> None:
-        """All steps of the part, which begins at step `first`."""
+        """Emits all steps of the part, which begins at step `first`."""
         plan = self._plan
 
         def one_block(outer: Block, number: Value) -> None:
@@ -251,7 +253,7 @@ def emit(spec: MatmulSpec | ConvSpec, target: GridTarget, threads: int) -> Grid:
 
 
 def _contract(grid: Grid, product: Product, chosen: Plan, ending: Ending) -> None:
-    """All launches of one contraction."""
+    """Emits all launches of one contraction."""
     if product.sums == 0:
         return
     groups = 1

@@ -51,20 +51,20 @@ class SharedTile:
         return PER_WORD[self.factors]
 
     def at(self, step: Value, place: Value) -> Value:
-        """Where the element of a step at a place of the width is, in elements."""
+        """Returns where the element of a step at a place of the width is, in elements."""
         start = tir.index(self.start * self.per_word)
         if self.is_turned:
             return place * tir.index(self.steps + self.pad) + step + start
         return step * tir.index(self.width + self.pad) + place + start
 
     def word(self, word: Value, place: Value) -> Value:
-        """Where the word of steps number `word` at a place of the width is, in words."""
+        """Returns where the word of steps number `word` at a place of the width is, in words."""
         if self.per_word == 1:
             return self.at(word, place)
         return place * tir.index((self.steps + self.pad) // self.per_word) + word + tir.index(self.start)
 
     def store(self, block: Block, place: Value, value: Value) -> None:
-        """Put an element where `at` says; one of sixteen bits is rounded, unless it is just bits."""
+        """Puts an element where `at` says; one of sixteen bits is rounded, unless it is just bits."""
         block.store(self.stored, place, rounded(value) if self.factors == "tf32" else value)
 
     def takes(self, buffer: Buffer) -> bool:
@@ -73,7 +73,7 @@ class SharedTile:
 
     @property
     def elements(self) -> int:
-        """That hold a tile."""
+        """Returns how many elements hold a tile."""
         return self.steps * self.width
 
     @property
@@ -92,7 +92,7 @@ class Filler(Protocol):
         """Emits what all tiles of a product that begin at row or column `first` have in common."""
 
     def fetch(self, block: Block, start: Value) -> Fetched:
-        """Read the tile that begins at step `start`, a multiple of a tile's steps. What it does not return is stored.
+        """Reads the tile that begins at step `start`, a multiple of a tile's steps. What it does not return is stored.
 
         Few elements are returned, so that all of them, of both operands, are on their way before the first is waited
         for; many go to shared memory one by one.
@@ -100,7 +100,7 @@ class Filler(Protocol):
 
 
 class Ones:
-    """In the place of an operand that is all ones."""
+    """The stand-in for an operand that is all ones."""
 
     def __init__(self, here: Here, shared_tile: SharedTile) -> None:
         self._here, self._shared_tile = here, shared_tile
@@ -140,7 +140,7 @@ class Loader:
         self._places: list[Terms] = []
 
     def begin(self, block: Block, product: Value, first: Value) -> None:
-        """As `Filler` says."""
+        """Begins a part, as `Filler` says."""
         operand, along = self._operand, self._operand.is_along_steps
         self._first = first
         self._near, self._far = _shares(
@@ -155,7 +155,7 @@ class Loader:
             self._places = [self._place(block, self._across(slot)) for slot in range(self._slots)]
 
     def fetch(self, block: Block, start: Value) -> Fetched:
-        """As `Filler` says."""
+        """Fetches a tile's elements, as `Filler` says."""
         whole = place_of(block, start, self._operand.steps.extents) if self._is_even else ()
         along = self._operand.is_along_steps
         fixed = self._step(block, start, whole, self._near) if along else self._places[0]
@@ -182,12 +182,12 @@ class Loader:
         return len(extents) > 1 and extents[-1] % self._shared_tile.steps == 0
 
     def _across(self, slot: int | Value) -> Value:
-        """Where an item's element number `slot` is, along the side on which neighbouring items are not."""
+        """Returns where an item's element number `slot` is, along the side on which neighbouring items are not."""
         width = self._shared_tile.steps if self._operand.is_along_steps else self._shared_tile.width
         return self._far + tir.index(slot) * tir.index(self._here.items // width)
 
     def _place(self, block: Block, place: Value) -> Terms:
-        """All but the steps' terms at a place of the tile."""
+        """Returns all but the steps' terms at a place of the tile."""
         side = self._operand.free
         number = self._first + place
         if self._extent % self._shared_tile.width:

@@ -1,4 +1,5 @@
-"""Where an operand of a product is read: one affine place each along its batch, its own rows or columns, and its steps.
+"""The place where an operand of a product is read: one affine place each along its batch, its own rows or columns, and
+its steps.
 
 Forms are what is computed of an axis' index: the element's number in memory, and a position for each dimension that a
 point may leave. Each is a sum of three terms, so that all but the steps' is computed once for a tile.
@@ -26,7 +27,7 @@ class Side:
 
     @property
     def step(self) -> int:
-        """How far apart in memory neighbours along it are; far if there are none."""
+        """Returns how far apart in memory neighbours along it are; far if there are none."""
         return abs(self.forms[0][-1]) if self.extents else 1 << 31
 
 

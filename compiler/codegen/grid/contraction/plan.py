@@ -1,4 +1,4 @@
-"""In which tiles and parts a contraction is computed, and what that takes. Loads no TVM.
+"""The plan of a contraction: in which tiles and parts it is computed, and what that takes. Loads no TVM.
 
 A group makes one tile of one product, over one part of the steps: it brings `tile.k` steps of both operands to shared
 memory at a time, and each item (or warp, on tensor cores) multiplies them into `own_m` x `own_n` sums in registers.
@@ -75,7 +75,7 @@ def cost(product: Product, plan: Plan) -> float:
 
 
 def _tiles(product: Product, most_items: int, shared_bytes: int) -> list[Tile]:
-    """Those worth comparing: not much wider than the product, and as the device can run them."""
+    """Yields the tiles worth comparing: not much wider than the product, and such that the device can run them."""
     of_warps = partial(warp_tile_of, per_word=PER_WORD[product.factors])
     make_tile, least = (of_warps, MMA_M) if product.is_on_tensor_cores else (tile_of, 1)
     tiles = [make_tile(m, n) for m, n in crossed(_sides(product.m, least), _sides(product.n, least))]
@@ -91,7 +91,7 @@ def _sides(extent: int, least: int) -> list[int]:
 
 
 def _plan(product: Product, tile: Tile, parts: int) -> Plan:
-    """The same number of steps for each part and block, with few after the end."""
+    """Returns a plan with the same number of steps for each part and block, and few after the end."""
     tiles = max(-(-product.k // tile.k), 1)
     of_part = -(-tiles // parts)
     fewest = -(-of_part * tile.k // max(_BLOCK_STEPS, tile.k))
@@ -101,7 +101,7 @@ def _plan(product: Product, tile: Tile, parts: int) -> Plan:
 
 
 def workspace_bytes(spec: MatmulSpec | ConvSpec, target: GridTarget, threads: int) -> int:
-    """For the sums of parts, where there are any."""
+    """Returns the bytes of workspace for the sums of parts, where there are any."""
     products = [product_of(spec), *([sums_of(spec)] if spec.sums else [])]
     parts = [(plan(product, target).parts, product.sums) for product in products]
     return max(count * sums if count > 1 else 0 for count, sums in parts) * SCRATCH.item_bytes

@@ -1,4 +1,4 @@
-"""Which contraction a spec is: its axes, and where its operands and its output are at a point of them.
+"""The contraction that a spec is: its axes, and where its operands and its output are at a point of them.
 
 The axes of a product are those of its batch, of its rows (m), of its columns (n) and of its steps (k), in this order;
 each of the four is a row-major space. Operands read 0 outside of their tensors.
@@ -60,7 +60,7 @@ class Product:
 
     @property
     def sums(self) -> int:
-        """All that are formed."""
+        """Returns the number of all sums that are formed."""
         return self.products * self.m * self.n
 
     @property
@@ -181,7 +181,7 @@ class Phases:
 
 
 def phases(extent: int, kernel: int, stride: int, dilation: int, pad: int) -> Phases:
-    """Those of a dimension of x with `extent` pixels."""
+    """Returns the phases of a dimension of x with `extent` pixels."""
     between = gcd(stride, dilation)
     taps = stride // between
     first = (pad - (taps - 1) * dilation - (between - 1)) // stride

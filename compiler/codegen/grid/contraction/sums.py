@@ -15,20 +15,20 @@ class SumsOfTile(Protocol):
     """The interface of code that makes a tile's sums of both operands' tiles in shared memory."""
 
     def begin_block(self, block: Block) -> None:
-        """Before the first tile of a block."""
+        """Emits what comes before the first tile of a block."""
 
     def multiply(self, block: Block, a: SharedTile, b: SharedTile) -> None:
-        """Add the products of two tiles in shared memory."""
+        """Adds the products of two tiles in shared memory."""
 
     def end_block(self, block: Block) -> None:
-        """After its last tile."""
+        """Emits what comes after a block's last tile."""
 
     def store(self, block: Block, shared: Buffer) -> None:
-        """Write the tile's sums to shared memory from its start, row by row."""
+        """Writes the tile's sums to shared memory from its start, row by row."""
 
 
 class Sums:
-    """So many, which start as 0. `in_blocks`: they are of blocks, which `end_block` adds to totals."""
+    """`count` sums, which start as 0. `in_blocks`: they are of blocks, which `end_block` adds to totals."""
 
     def __init__(self, block: Block, count: int, *, in_blocks: bool) -> None:
         self._count, self._in_blocks = count, in_blocks
@@ -37,12 +37,12 @@ class Sums:
         self._clear(block, self.totals)
 
     def begin_block(self, block: Block) -> None:
-        """Before the first tile of a block."""
+        """Clears the block's sums before its first tile."""
         if self._in_blocks:
             self._clear(block, self.now)
 
     def end_block(self, block: Block) -> None:
-        """After its last tile."""
+        """Adds the block's sums to the totals after its last tile."""
         for number in range(self._count if self._in_blocks else 0):
             total = tirx.Add(tir.load(self.totals, number), tir.load(self.now, number))
             block.store(self.totals, number, total)

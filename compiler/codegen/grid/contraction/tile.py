@@ -39,7 +39,7 @@ class Tile:
 
     @property
     def items(self) -> int:
-        """That make it."""
+        """Returns how many items compute the tile."""
         return self.m * self.n // (self.own_m * self.own_n)
 
     @property
@@ -80,7 +80,7 @@ class WarpTile(Tile):
 
     @property
     def items(self) -> int:
-        """As `Tile` says."""
+        """Returns how many items compute the tile, as `Tile` says."""
         return WARP * self.m * self.n // (self.own_m * self.own_n)
 
     @property
@@ -95,7 +95,7 @@ class WarpTile(Tile):
 
     @property
     def sums_pad(self) -> int:
-        """As `Tile` says: a warp writes 8 rows at once."""
+        """Elements after each row of sums, as `Tile` says: a warp writes 8 rows at once."""
         return 8
 
     @property
@@ -108,13 +108,15 @@ class WarpTile(Tile):
 
     @property
     def work(self) -> int:
-        """As `Tile` says."""
+        """Returns the work of the tile, as `Tile` says."""
         read = self.items // WARP * (self.own_m + self.own_n) // self.per_word
         return self.m * self.n // (_TENSOR_SPEED * self.per_word) + read + _FETCH * (self.m + self.n)
 
     @property
     def waiting(self) -> int:
-        """As `Tile` says: an item has an eighth of a side by a quarter of the other."""
+        """Returns how many elements wait in an item, as `Tile` says: an item has an eighth of a side by a quarter of
+        the other.
+        """
         return max(self.own_m, self.own_n) // 4
 
 

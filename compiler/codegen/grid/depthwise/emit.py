@@ -189,7 +189,7 @@ _Sums = Sequence[Accumulators]
 
 @dataclass(frozen=True)
 class _Corner:
-    """Where an item stands: image, place among rows and among columns, channel."""
+    """The place where an item stands: image, place among rows and among columns, channel."""
 
     image: Value
     row: Value
@@ -227,7 +227,7 @@ class DepthwiseRows:
                 grid.each(count, ITEMS, emit_item)
 
     def _item(self, here: Here, block: Block, rows: AxisPhase, corner: _Corner) -> None:
-        """All columns of one item: a loop over kernel rows, whose taps are unrolled."""
+        """Emits all columns of one item: a loop over kernel rows, whose taps are unrolled."""
         sums = [Accumulators(block, "sum", SCRATCH.tir, 1, 1) for _ in self.columns]
         run = tap_run(rows)
 
@@ -246,7 +246,7 @@ class DepthwiseRows:
     def _products(
         self, here: Here, block: Block, rows: AxisPhase, corner: _Corner, at: tuple[Value, Value], sums: _Sums
     ) -> None:
-        """All products with one row of the input, of which each element is loaded once.
+        """Emits all products with one row of the input, of which each element is loaded once.
 
         `at`: the row of the input, and where the weights of the kernel row begin.
         """

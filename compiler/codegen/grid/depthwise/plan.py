@@ -1,4 +1,4 @@
-"""How a depth-wise convolution runs on a grid: items side by side along channels, several columns in each."""
+"""The schedule of a depth-wise convolution on a grid: items side by side along channels, several columns in each."""
 
 from __future__ import annotations
 

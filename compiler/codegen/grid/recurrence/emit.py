@@ -61,11 +61,11 @@ class Group:
         block.loop(-(-plan.samples // plan.parts), emit_pair, name="pair")
 
     def each_pair_of_turns(self, block: Block, body: Callable[[Block, Value, Value], None]) -> None:
-        """The same in all turns."""
+        """Emits `body` for each pair of an item, in all turns."""
         block.loop(self.plan.turns, lambda b, turn: self.each_pair(b, turn, body), name="turn")
 
     def share(self, block: Block, read: Callable[[Block, Value, Value, int], Value]) -> None:
-        """Put `read(block, sample, column, term's block)` of every pair into shared memory."""
+        """Puts `read(block, sample, column, term's block)` of every pair into shared memory."""
 
         def put_pair(inner: Block, sample: Value, column: Value) -> None:
             at = inner.let(sample * tir.index(self.plan.terms) + column, "at")
@@ -76,7 +76,7 @@ class Group:
         self.here.barrier(block)
 
     def add_products(self, block: Block, turn: Value, totals: Buffer, weights: Weights) -> None:
-        """Add the products of an item's share of the terms to its totals [sums, samples] of a column of the turn."""
+        """Adds the products of an item's share of the terms to its totals [sums, samples] of a column of the turn."""
         plan = self.plan
         share = -(-plan.terms // plan.parts)
         column = block.let(turn * tir.index(plan.columns) + self.lane, "column")
@@ -149,7 +149,7 @@ class Group:
         return registers
 
     def publish(self, block: Block, totals: Buffer) -> None:
-        """Let the owners of pairs see an item's totals."""
+        """Writes an item's totals to where the owners of pairs see them."""
         for place in range(self._total_count):
             at = self.here.item + tir.index(place * self.plan.items)
             block.store(self.partial, at, tir.load(totals, place))
@@ -227,7 +227,7 @@ class _Layer(ABC):
         self.group = Group(here, schedule, spec.batch)
 
     def at(self, step: Value, sample: Value, column: Value, count: int) -> Value:
-        """Where `count` tensors of the layer's width, side by side in [T, B, count, H], hold a pair."""
+        """Returns where `count` tensors of the layer's width, side by side in [T, B, count, H], hold a pair."""
         row = step * tir.index(self.spec.batch) + self.group.first + sample
         return row * tir.index(count * self.spec.width) + column
 
@@ -266,7 +266,7 @@ class _Forward(_Layer):
         return self.here.operands.outputs[0], self.here.operands.inputs[2]
 
     def write(self) -> None:
-        """Every step of the group's samples."""
+        """Emits every step of the group's samples."""
         last = tir.index(self.spec.steps - 1)
         self.here.block.loop(
             self.spec.steps,
@@ -320,7 +320,7 @@ class _Backward(_Layer):
         return self.y, self.start
 
     def write(self) -> None:
-        """Every step of the group's samples, from the last one taken."""
+        """Emits every step of the group's samples, from the last one taken."""
         last = tir.index(self.spec.steps - 1)
         self.group.each_pair_of_turns(self.here.block, self._begin)
         self.here.block.loop(
@@ -366,7 +366,7 @@ class _Backward(_Layer):
         self.put(block, self.d_start, carried_base, [number(0.0) if d is None else d for d in gradients.d_states])
 
     def _round(self, block: Block, step: Value, turn: Value, i: Value, totals: Buffer) -> None:
-        """Add what comes through the products of `at_once` gates."""
+        """Adds what comes through the products of `at_once` gates."""
         spec, schedule = self.spec, self.plan
         gate_gradients = self.d_x if self.d_products is None else self.d_products
         first = block.let(i * tir.index(schedule.terms), "first_term")

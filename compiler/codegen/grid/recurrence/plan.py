@@ -1,4 +1,5 @@
-"""How a recurrent layer is shared out: a group takes a few samples through all steps, without leaving the launch.
+"""The schedule of a recurrent layer on a grid: a group takes a few samples through all steps, without leaving the
+launch.
 
 The text of one launch for each step would grow with the steps, and starting it would take longer than most steps do.
 So the items of a group wait for each other at barriers instead; groups, whose samples have nothing in common, never do.
@@ -19,7 +20,7 @@ _MOST_SAMPLES = 4
 numbers.
 """
 _ENOUGH_GROUPS = 8
-"""So many groups come before samples that share a weight."""
+"""The number of groups that there have to be before samples share a weight."""
 _ITEMS = 64
 """The items of a small group; at least `_FEWEST_PARTS` and at most `_MOST_PARTS` items then share the sums of a
 column.
