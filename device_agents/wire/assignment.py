@@ -73,7 +73,7 @@ class Assignment:
     validation_dataset: Optional[Blob] = field(default=None, metadata=SENT_IF_SET)
     """npz of the same form that training is validated on. Null: a share of the data set, or nothing."""
     own_data: Optional[OwnData] = field(default=None, metadata=SENT_IF_SET)
-    """One of the device's own data sets, in place of `dataset`; it stays there."""
+    """A data set of the device itself, in place of `dataset`; it stays there."""
     checkpoint: Optional[Blob] = field(default=None, metadata=SENT_IF_SET)
     """The point that an earlier attempt had reached, to go on from (`checkpoint.py`). Null: the first step."""
     others: tuple[Blob, ...] = field(default=(), metadata=SENT_IF_SET)

@@ -45,7 +45,7 @@ shown and not judged.
 Attempts = list[tuple[str | None, str]]
 """Code and message."""
 Looks = list[tuple[tuple[str, ...], str]]
-"""What was seen in reports: sensors with implausible values, and how the clock went wrong."""
+"""Findings in reports: sensors with implausible values, and how the clock went wrong."""
 LOOK_BYTES = 500
 """Approximate size of a look in memory."""
 
