@@ -15,7 +15,7 @@ from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan
 from compiler.spec.records import every_field
 from compiler.step.planning.blocks import path_of
-from compiler.step.planning.schemes import blocks_of_plan
+from compiler.step.planning.presets import blocks_of_plan
 from compiler.step.training import TrainingGraph
 from compiler.warnings import presentable, printable
 

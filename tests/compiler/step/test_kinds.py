@@ -11,7 +11,7 @@ from compiler.spec.rules import SELECTORS
 from compiler.spec.schemes import SchemeKind
 from compiler.step.loss_kinds import LOSSES
 from compiler.step.optimizer import HYPER_KINDS
-from compiler.step.planning.schemes import BLOCKS
+from compiler.step.planning.presets import BLOCKS
 from compiler.step.planning.selection import SELECTIONS
 
 
