@@ -102,13 +102,13 @@ def ours(prepared: Prepared, compute: Compute, target: CpuTarget, threads: int) 
 def theirs(prepared: Prepared, threads: int, *, autocast: bool) -> float:
     """Median milliseconds of PyTorch's step, in a process of its own."""
     told = {"model": prepared.workload.model, "folder": str(prepared.folder), "threads": threads, "autocast": autocast}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "benchmarks.halves", "--torch", json.dumps(told)],
         check=True,
         capture_output=True,
         text=True,
     )
-    return float(done.stdout)
+    return float(completed.stdout)
 
 
 def torch_side(model: str, folder: str, threads: int, *, autocast: bool) -> None:

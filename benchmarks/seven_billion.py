@@ -54,7 +54,7 @@ def planned(file: Exported, precision: dict[str, Any], target: str) -> Needs:
     flops = 0.0
     for stage in walk(file.model, settings, external=file.external):
         if stage.name == "place":
-            programs = [one for one in stage.product if isinstance(one, Program)]  # type: ignore[union-attr]
+            programs = [program for program in stage.product if isinstance(program, Program)]  # type: ignore[union-attr]
             flops = float(sum(call.flops for one in programs if one.name == "train" for call in one.calls))
         if isinstance(stage.product, MemoryPlan):
             return Needs(stage.product.weights_bytes, stage.product.arena_bytes, flops)

@@ -97,7 +97,9 @@ def halves(comparisons: Sequence[Comparison]) -> list[str]:
     """Our step in bfloat16 beside our own in f32 and the faster of PyTorch's autocast."""
     able = any(one.machine.get("bf16") for one in comparisons)
     rows = [
-        _half_row(one, mine, half) for one in comparisons if (mine := one.side(OURS)) and (half := one.side(OURS_BF16))
+        _half_row(comparison, ours, half)
+        for comparison in comparisons
+        if (ours := comparison.side(OURS)) and (half := comparison.side(OURS_BF16))
     ]
     text = (
         "`precision: {compute: bf16, state: f32}` beside our own f32 and PyTorch's `autocast` to bfloat16, "

@@ -49,7 +49,7 @@ def order_passes(
     *,
     direct: bool = False,
     activations: Compute = "f32",
-    held: Collection[Value] = (),
+    pinned: Collection[Value] = (),
     in_bytes: bool = False,
     in_tf32: bool = False,
 ) -> Passes[Program]:
@@ -58,7 +58,7 @@ def order_passes(
     multiplied as such; `in_tf32`: all other products on tensor cores, where there are any.
     """
     return (
-        *_integers(held),  # before products are made in sixteen bits
+        *_integers(pinned),  # before products are made in sixteen bits
         *_halves(target, activations),  # first: an order is chosen by bytes
         *((multiply_bytes,) if in_bytes and target.multiplies("i8") else ()),  # what was to be in halves too
         # What has no type of products yet:

@@ -110,7 +110,7 @@ def walk(
             target,
             direct=spec.convolutions == "direct",
             activations=spec.precision.compute,
-            held=held_in_bytes(forward),
+            pinned=held_in_bytes(forward),
             in_bytes=spec.precision.frozen_products == "int8",
             in_tf32=spec.precision.products == "tf32",
         ),

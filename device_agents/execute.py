@@ -153,7 +153,7 @@ def _for_engine(name: str, device_class: str | None) -> tuple[Sandbox, Device]:
         sandbox = probe(
             users=DEFAULT,
             with_cgroup=False,
-            shown=accelerator.engine.existing_files(),
+            readable_paths=accelerator.engine.existing_files(),
             nodes=accelerator.engine.devices(),
         )
         device = describe_device(device_class=device_class, isolation_level=sandbox.level, accelerator=accelerator)

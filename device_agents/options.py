@@ -41,7 +41,7 @@ def confinement(options: argparse.Namespace, hide: Path | None) -> Sandbox:
         hide=hide,
         users=None if options.run_as is not None else users,
         uid=uid,
-        shown=(*options.show, *(engine.existing_files() if engine else ())),
+        readable_paths=(*options.show, *(engine.existing_files() if engine else ())),
         most=options.isolation,
         runner=options.runner.split() if options.runner else (),
         nodes=engine.devices() if engine else None,

@@ -342,9 +342,9 @@ class Shape:
         return {"type": "array", "items": extent, "minItems": 1, "maxItems": 8}
 
 
-def near_hint(given: object, names: Sequence[str]) -> str:
+def near_hint(name: object, names: Sequence[str]) -> str:
     """The nearest of the names that there are; empty if none is near."""
-    near = difflib.get_close_matches(given[:MAX_TEXT], names, n=1) if isinstance(given, str) else []
+    near = difflib.get_close_matches(name[:MAX_TEXT], names, n=1) if isinstance(name, str) else []
     return f"did you mean {near[0]!r}?" if near else ""
 
 

@@ -156,7 +156,7 @@ def probe(
     uid: int | None = None,
     runner: Sequence[str] = (),
     with_cgroup: bool = True,
-    shown: Sequence[str] = (),
+    readable_paths: Sequence[str] = (),
     most: int = 4,
     nodes: Sequence[str] | None = None,
 ) -> Sandbox:
@@ -169,7 +169,7 @@ def probe(
     """
     drives = nodes is not None
     kind = "any" if most < 2 or drives else "emulator" if runner else "binary"
-    shown = (*shown, *(_needed_by(runner[0]) if runner else ()))
+    readable_paths = (*readable_paths, *(_needed_by(runner[0]) if runner else ()))
     users, uid = (users, uid) if os.geteuid() == 0 else (None, None)
     if users is not None and not is_mapped(users, Path("/proc/self/uid_map").read_text()):
         users, uid = None, NOBODY  # a container that has few numbers
@@ -177,7 +177,7 @@ def probe(
     why: dict[str, str] = {}
     best = Sandbox(0, facts={"why": why})
     whole = Sandbox(
-        0, most >= 3, kind, most >= 2, users, None if users else uid, shown, tuple(nodes or ()), drives=drives
+        0, most >= 3, kind, most >= 2, users, None if users else uid, readable_paths, tuple(nodes or ()), drives=drives
     )
     for candidate in _weaker_and_weaker(whole):
         facts = _try(candidate, hide, why)

@@ -20,9 +20,9 @@ class UnknownKeyword(UsageError, TypeError):
     """An argument that a call does not have."""
 
 
-def refuse_unknown(call: str, given: Iterable[str], allowed: Sequence[str]) -> None:
+def refuse_unknown(call: str, names: Iterable[str], allowed: Sequence[str]) -> None:
     """Raises: UnknownKeyword, with the name that is nearest."""
-    for name in given:
+    for name in names:
         if name not in allowed:
             hint = did_you_mean(name, allowed) or f"it takes {', '.join(allowed)}"
             raise UnknownKeyword(f"{call}() has no argument {name!r}", hint=hint)

@@ -211,8 +211,8 @@ class Settings(BaseSettings):
 
     def section(self, kind: type[S]) -> S:
         """Returns the settings of an optional feature: values given in code, else from the environment."""
-        given = self.model_extra or {}
-        return kind(**{name: given[name] for name in kind.model_fields.keys() & given.keys()})
+        overrides = self.model_extra or {}
+        return kind(**{name: overrides[name] for name in kind.model_fields.keys() & overrides.keys()})
 
     @property
     def database(self) -> str:

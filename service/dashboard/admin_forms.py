@@ -42,5 +42,5 @@ def submit_form(farm: Farm, part: Part, typed: Typed, act: Callable[[], Creation
             form = part(session, FIRST, None, None).forms[0].refused(typed, problem)
         return part_page(farm, part, form=form, status=problem.status_code)
     if isinstance(outcome, str):
-        return forms.done(path(name), outcome)
+        return forms.redirect_with_notice(path(name), outcome)
     return part_page(farm, part, created=outcome, status=201)

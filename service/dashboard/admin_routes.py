@@ -60,7 +60,7 @@ def make_key(typed: TypedDep, farm: FarmDep) -> Response:
 def revoke_key(key_id: str, _: TypedDep, farm: FarmDep) -> Response:
     """Revokes an API key."""
     revoked = key_endpoints.revoke_key(key_id, farm)
-    return forms.done(path("keys"), f"The key {revoked.name} is revoked: it stopped working")
+    return forms.redirect_with_notice(path("keys"), f"The key {revoked.name} is revoked: it stopped working")
 
 
 @router.get("/enrolment")
@@ -85,7 +85,9 @@ def make_enrolment_token(request: Request, typed: TypedDep, farm: FarmDep, princ
 def revoke_enrolment_token(token_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Revokes an enrolment token."""
     revoked = device_endpoints.revoke_enrolment_token(token_id, farm, principal)
-    return forms.done(path("enrolment"), f"The token {revoked.name or revoked.id} lets no more boards in")
+    return forms.redirect_with_notice(
+        path("enrolment"), f"The token {revoked.name or revoked.id} lets no more boards in"
+    )
 
 
 @router.get("/people")
@@ -107,7 +109,9 @@ def add_person(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Respo
 @router.post("/people/{user_id}/remove")
 def remove_person(user_id: str, _: TypedDep, farm: FarmDep) -> Response:
     """Removes a person: none of the person's keys is accepted any more."""
-    return forms.done(path("people"), f"{user_endpoints.remove_user(user_id, farm).name} is removed, with all keys")
+    return forms.redirect_with_notice(
+        path("people"), f"{user_endpoints.remove_user(user_id, farm).name} is removed, with all keys"
+    )
 
 
 @router.get("/organisations")
@@ -135,7 +139,7 @@ def found_organisation(typed: TypedDep, farm: WholeFarmDep, principal: Principal
 def close_organisation(organisation_id: str, _: TypedDep, farm: WholeFarmDep, principal: PrincipalDep) -> Response:
     """Closes a tenant."""
     closed = organisation_endpoints.close_organisation(organisation_id, farm, principal)
-    return forms.done(path("organisations"), f"The organisation {closed.name} is closed")
+    return forms.redirect_with_notice(path("organisations"), f"The organisation {closed.name} is closed")
 
 
 @router.get("/windows")
@@ -159,7 +163,7 @@ def plan_window(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Resp
 def remove_window(window_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Removes a maintenance window."""
     window_endpoints.remove_window(window_id, farm, principal)
-    return forms.done(path("windows"), "The window is gone: what it held back may start")
+    return forms.redirect_with_notice(path("windows"), "The window is gone: what it held back may start")
 
 
 @router.get("/releases")
@@ -182,7 +186,9 @@ def offer_release(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Re
 def widen_release(release_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Offers a release to all devices that it is for."""
     wider = release_endpoints.widen_release(release_id, Stage(), farm, principal)
-    return forms.done(path("releases"), f"Agent {wider.version} is offered to all devices that it is for")
+    return forms.redirect_with_notice(
+        path("releases"), f"Agent {wider.version} is offered to all devices that it is for"
+    )
 
 
 @router.post("/releases/{release_id}/halt")
@@ -190,4 +196,4 @@ def halt_release(release_id: str, _: TypedDep, farm: FarmDep, principal: Princip
     """Halts a release."""
     reason = HaltRequest(reason="halted on the dashboard")
     halted = release_endpoints.halt_release(release_id, reason, farm, principal)
-    return forms.done(path("releases"), f"Agent {halted.version} is offered to no more devices")
+    return forms.redirect_with_notice(path("releases"), f"Agent {halted.version} is offered to no more devices")

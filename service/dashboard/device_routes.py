@@ -31,7 +31,7 @@ def _submit(farm: Farm, device_id: str, form_id: str, typed: Typed, act: Callabl
         raise
     except Problem as problem:
         return _refused(farm, device_id, form_id, typed, problem)
-    return forms.done(addresses.device(device_id), message)
+    return forms.redirect_with_notice(addresses.device(device_id), message)
 
 
 def _refused(farm: Farm, device_id: str, form_id: str, typed: Typed, problem: Problem) -> Response:
@@ -91,14 +91,14 @@ def quarantine(device_id: str, typed: TypedDep, farm: FarmDep, principal: Princi
 def release(device_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Gives a quarantined device work again, and clears its strikes."""
     released = endpoints.release_device(device_id, StateChange(reason="on the dashboard"), farm, principal)
-    return forms.done(addresses.device(device_id), f"{released.name} is released: it gets work again")
+    return forms.redirect_with_notice(addresses.device(device_id), f"{released.name} is released: it gets work again")
 
 
 @router.post("/resume")
 def resume(device_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Gives a drained device work again."""
     resumed = endpoints.resume_device(device_id, farm, principal)
-    return forms.done(addresses.device(device_id), f"{resumed.name} gets work again")
+    return forms.redirect_with_notice(addresses.device(device_id), f"{resumed.name} gets work again")
 
 
 @router.post("/canary")
@@ -106,11 +106,11 @@ def set_canary(device_id: str, typed: TypedDep, farm: FarmDep, principal: Princi
     """Sets whether canary runs may bring a device back."""
     changed = endpoints.set_canary(device_id, CanaryChange(enabled=typed.text("enabled") == "yes"), farm, principal)
     words = "gets no canary runs" if changed.canary_off else "gets canary runs"
-    return forms.done(addresses.device(device_id), f"{changed.name} {words}")
+    return forms.redirect_with_notice(addresses.device(device_id), f"{changed.name} {words}")
 
 
 @router.post("/remove")
 def remove(device_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Removes a device for ever."""
     removed = endpoints.remove_device(device_id, farm, principal)
-    return forms.done(addresses.page("devices"), f"{removed.name} is removed")
+    return forms.redirect_with_notice(addresses.page("devices"), f"{removed.name} is removed")

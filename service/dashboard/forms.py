@@ -152,7 +152,7 @@ def number(typed: Typed, name: str, *, times: float = 1.0) -> float | None:
         raise Invalid("request.invalid", f"{text[:40]!r} is not a number", where=name) from error
 
 
-def done(to: str, message: str, tone: Literal["good", "bad"] = "good") -> Response:
+def redirect_with_notice(to: str, message: str, tone: Literal["good", "bad"] = "good") -> Response:
     """Redirects to the page that reports the outcome."""
     answer = RedirectResponse(to, status_code=303, headers={"Cache-Control": "no-store"})
     visitors.tell(answer, Notice(message, tone))

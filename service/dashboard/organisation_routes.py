@@ -75,7 +75,7 @@ def _changed(
         "change-limits": f"The limits of {changed.name} are set",
         "change-stays": f"How long things of {changed.name} stay is set",
     }
-    return forms.done(path("organisations", organisation_id), messages[form_id])
+    return forms.redirect_with_notice(path("organisations", organisation_id), messages[form_id])
 
 
 def _refused(farm: Farm, organisation_id: str, typed: Typed, problem: Problem, form_id: str) -> Response:

@@ -35,7 +35,9 @@ def cancel_run(run_id: str, typed: TypedDep, farm: FarmDep, principal: Principal
     """Asks a run to stop."""
     run = run_endpoints.cancel_run(run_id, farm, principal)
     outcomes = {"cancelled": "is cancelled", "leased": "is asked to stop", "running": "is asked to stop"}
-    return forms.done(forms.back(typed, addresses.run(run_id)), f"The run {run_id} {outcomes.get(run.state, OVER)}")
+    return forms.redirect_with_notice(
+        forms.back(typed, addresses.run(run_id)), f"The run {run_id} {outcomes.get(run.state, OVER)}"
+    )
 
 
 @router.post("/jobs/{job_id}/cancel")
@@ -43,7 +45,9 @@ def cancel_job(job_id: str, typed: TypedDep, farm: FarmDep, principal: Principal
     """Asks a compile to stop."""
     job = job_endpoints.cancel_job(job_id, farm, principal)
     outcomes = {"cancelled": "is cancelled", "compiling": "is asked to stop"}
-    return forms.done(forms.back(typed, addresses.job(job_id)), f"The compile {job_id} {outcomes.get(job.state, OVER)}")
+    return forms.redirect_with_notice(
+        forms.back(typed, addresses.job(job_id)), f"The compile {job_id} {outcomes.get(job.state, OVER)}"
+    )
 
 
 @router.post("/jobs/{job_id}/retry")
@@ -54,4 +58,4 @@ def compile_again(job_id: str, farm: FarmDep, principal: PrincipalDep, _: TypedD
     outcome = (
         "is the same, and stands: nothing has changed since" if new_job_id == job_id else "compiles the same once more"
     )
-    return forms.done(addresses.job(new_job_id), f"The compile {new_job_id} {outcome}")
+    return forms.redirect_with_notice(addresses.job(new_job_id), f"The compile {new_job_id} {outcome}")

@@ -44,6 +44,6 @@ def acknowledge(device_id: str, change_id: str, typed: TypedDep, farm: FarmDep, 
             page = regressions_page(session, refused=form)
         return render.page("regressions.html", problem.status_code, page=page, section="regressions")
     change = canary_endpoints.acknowledge_regression(device_id, change_id, body, farm, principal)
-    return forms.done(
+    return forms.redirect_with_notice(
         addresses.page("regressions"), f"{change.canary} on {change.target} is known of: {change.message}"
     )

@@ -37,7 +37,9 @@ def run_again(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalD
     """Queues the same run once more; a form that is sent twice makes one run."""
     once = typed.text("once")[:100] or None
     created = json.loads(bytes(endpoints.run_again(run_id, farm, principal, key=once).body))
-    return forms.done(addresses.run(created["id"]), "Queued: the same bundle, data, weights, settings and device")
+    return forms.redirect_with_notice(
+        addresses.run(created["id"]), "Queued: the same bundle, data, weights, settings and device"
+    )
 
 
 @router.post("/{run_id}/about")
@@ -50,7 +52,7 @@ def describe_run(run_id: str, typed: TypedDep, farm: FarmDep, principal: Princip
         if isinstance(problem, NotFound):
             raise
         return _refused(farm, run_id, typed, problem)
-    return forms.done(f"{addresses.run(run_id)}#{ABOUT}", "Name, tags and note are saved")
+    return forms.redirect_with_notice(f"{addresses.run(run_id)}#{ABOUT}", "Name, tags and note are saved")
 
 
 def _refused(farm: Farm, run_id: str, typed: forms.Typed, problem: Problem) -> Response:

@@ -23,23 +23,23 @@ _known: dict[str, tuple[str, ...]] = {}
 """Query fields by address, worked out once in a process."""
 
 
-def suggestion(given: str, choices: Iterable[str], otherwise: str) -> str:
+def suggestion(text: str, choices: Iterable[str], otherwise: str) -> str:
     """Suggests a known name: `did you mean 'state'? `, before what to do `otherwise`; that alone if no known name is
     near.
     """
     names = {name.lower(): name for name in choices}
-    near = difflib.get_close_matches(given[:LONGEST].lower(), names, n=1)
+    near = difflib.get_close_matches(text[:LONGEST].lower(), names, n=1)
     return f"did you mean {names[near[0]]!r}? {otherwise}" if near else otherwise
 
 
-def check_value(where: str, given: str | None, choices: Sequence[str]) -> None:
+def check_value(where: str, text: str | None, choices: Sequence[str]) -> None:
     """Raises: Invalid if a value is given, and is none of those that there are."""
-    if given and given not in choices:
+    if text and text not in choices:
         raise Invalid(
             "query.value",
-            f"there is no {where.replace('_', ' ')} {given[:LONGEST]!r}",
+            f"there is no {where.replace('_', ' ')} {text[:LONGEST]!r}",
             where=where,
-            hint=suggestion(given, choices, f"there are: {', '.join(choices)}"),
+            hint=suggestion(text, choices, f"there are: {', '.join(choices)}"),
         )
 
 

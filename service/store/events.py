@@ -37,7 +37,7 @@ class Reader:
     """
 
     subject: str
-    seen: int
+    position: int
     _row: int | None = None
     """Id of the last row seen."""
 
@@ -47,16 +47,16 @@ class Reader:
             self._row = self._place(session)
         query = select(Event).where(Event.subject == self.subject, Event.id > self._row)
         rows = session.scalars(query.order_by(Event.id).limit(limit)).all()
-        numbered = list(enumerate(rows, self.seen + 1))
+        numbered = list(enumerate(rows, self.position + 1))
         if rows:
-            self.seen, self._row = self.seen + len(rows), rows[-1].id
+            self.position, self._row = self.position + len(rows), rows[-1].id
         return numbered
 
     def _place(self, session: Session) -> int:
         ids = select(Event.id).where(Event.subject == self.subject).order_by(Event.id)
-        if self.seen:
-            row = session.scalar(ids.offset(self.seen - 1).limit(1))
+        if self.position:
+            row = session.scalar(ids.offset(self.position - 1).limit(1))
             if row is not None:
                 return row
-            self.seen = 0
+            self.position = 0
         return 0

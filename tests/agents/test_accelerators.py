@@ -139,7 +139,7 @@ def test_jobs_of_an_engine_open_its_nodes_and_no_others(tmp_path: Path, monkeypa
     monkeypatch.setenv("RUSTICL_DEBUG", "all")
     folder = tmp_path / "job"
     (folder / "out").mkdir(parents=True)
-    sandbox = probe(with_cgroup=False, shown=SHOWN, nodes=("/dev/null",))
+    sandbox = probe(with_cgroup=False, readable_paths=SHOWN, nodes=("/dev/null",))
     assert sandbox.level == 1, "there is no list of system calls"
     assert sandbox.facts["no_network"]
     assert sandbox.facts["empty_root"] or SHOWN

@@ -169,7 +169,7 @@ def test_spool_keeps_what_the_farm_refuses(farm: FakeFarm, client: FarmClient, t
     farm.stale.add("lease-0001")
     assert "409" in spool.send(result, client, policy=policy, sleep=lambda _: None)
     assert not spool.pending()
-    assert [one.lease_token for one in spool.refused()] == ["lease-0001"]
+    assert [refused.lease_token for refused in spool.refused()] == ["lease-0001"]
     for index in range(MAX_KEPT + 5):
         spool.keep(spool.put(f"lease-{index:04}x", b"{}", weights=None, weights_digest=None), "why")
     assert len(spool.refused()) == MAX_KEPT

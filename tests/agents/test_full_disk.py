@@ -35,9 +35,13 @@ CRASHED = Outcome("failed", "compiler", "step.exit", "the binary ended with exit
 
 @pytest.mark.parametrize("outcome", [FAILED, UNOPENED, CRASHED])
 def test_a_step_that_fails_on_a_board_without_room_is_put_down_to_the_board(outcome: Outcome) -> None:
-    found = with_cause(outcome, Room(0, GIB, written_bytes=1 << 20))
-    assert (found.state, found.cause, found.code) == ("failed", "device", "device.disk")
-    assert outcome.message in found.message
+    outcome_without_room = with_cause(outcome, Room(0, GIB, written_bytes=1 << 20))
+    assert (outcome_without_room.state, outcome_without_room.cause, outcome_without_room.code) == (
+        "failed",
+        "device",
+        "device.disk",
+    )
+    assert outcome.message in outcome_without_room.message
 
 
 def test_a_job_that_filled_the_disk_itself_answers_for_it() -> None:

@@ -92,14 +92,14 @@ def script(farm: LiveFarm) -> str:
 def test_one_line_makes_a_board_a_device_that_works(farm: LiveFarm, board: Board) -> None:
     done = board.pipe(script(farm), POCKFARM_ENROL_TOKEN=farm.token())
     assert done.returncode == 0, done.stderr
-    for found in (
+    for stray_file in (
         r"isolation level \d",
         r"sensors       ",
         r"clock         \d+\.\d s (ahead of|behind) the",
         r"3  empty root +(yes|NO)",
         r"enrolled as device dev_",
     ):
-        assert re.search(found, done.stdout + done.stderr), found
+        assert re.search(stray_file, done.stdout + done.stderr), stray_file
     assert farm.device("fresh-board")["state"] == "active"
     assert (board.root / "state").stat().st_mode & 0o777 == 0o700
     run_id = farm.run(farm.keep_bundle())
@@ -258,14 +258,14 @@ def test_the_agent_is_one_file_the_same_each_time(farm: LiveFarm, tmp_path: Path
     (tmp_path / "agent.pyz").write_bytes(agent_file())
     with zipfile.ZipFile(tmp_path / "agent.pyz") as archive:
         assert {name.split("/")[0] for name in archive.namelist()} == {"__main__.py", "device_agents"}
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-I", str(tmp_path / "agent.pyz"), "--help"],
         capture_output=True,
         text=True,
         check=True,
         cwd=tmp_path,
     )
-    assert "--enrol-only" in said.stdout
+    assert "--enrol-only" in completed.stdout
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_too_many_results_are_put_aside_and_not_deleted(tmp_path: Path) -> None:
     for number in range(MAX_PENDING + 2):
         spool.put(f"lease-{number:04}", b"{}", weights=None, weights_digest=None)
     assert len(spool.pending()) == MAX_PENDING
-    assert [one.lease_token for one in spool.refused()] == ["lease-0000", "lease-0001"]
+    assert [refused.lease_token for refused in spool.refused()] == ["lease-0000", "lease-0001"]
 
 
 def test_a_report_survives_as_it_was_sealed(tmp_path: Path) -> None:

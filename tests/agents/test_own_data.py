@@ -50,31 +50,36 @@ def local_datasets(tmp_path: Path, path: Path, *, weights_stay: bool = False) ->
 
 def test_an_npz_is_described_by_digest_shapes_and_counts(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "d.npz", x=np.zeros((5, 3), np.float32), y=np.array([0, 2, 2, 1, 2]))
-    (said,) = local_datasets(tmp_path, path).look()
-    assert said.digest == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
-    assert said.samples == 5
-    assert [(one.name, one.dtype, one.shape) for one in said.arrays] == [("x", "float32", (5, 3)), ("y", "int64", (5,))]
-    assert said.label_counts == (1, 1, 3)
+    (description,) = local_datasets(tmp_path, path).look()
+    assert description.digest == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    assert description.samples == 5
+    assert [(one.name, one.dtype, one.shape) for one in description.arrays] == [
+        ("x", "float32", (5, 3)),
+        ("y", "int64", (5,)),
+    ]
+    assert description.label_counts == (1, 1, 3)
 
 
 @pytest.mark.parametrize(
     "labels", [np.zeros(4, np.float32), np.array([-1, 0, 0, 1]), np.array([0, 0, 0, 5000]), np.zeros((4, 2), np.int64)]
 )
 def test_labels_that_are_no_classes_are_not_counted(tmp_path: Path, labels: Any) -> None:
-    (said,) = local_datasets(tmp_path, write_npz(tmp_path / "d.npz", x=np.zeros((4, 3), np.float32), y=labels)).look()
-    assert said.label_counts is None
+    (description,) = local_datasets(
+        tmp_path, write_npz(tmp_path / "d.npz", x=np.zeros((4, 3), np.float32), y=labels)
+    ).look()
+    assert description.label_counts is None
 
 
 def test_a_folder_of_classes_becomes_the_npz_that_numpy_reads(tmp_path: Path) -> None:
     folder = images(tmp_path / "animals", ("dog", "cat", "ant"))
-    own = local_datasets(tmp_path, folder)
-    (said,) = own.look()
+    datasets = local_datasets(tmp_path, folder)
+    (said,) = datasets.look()
     assert (said.samples, said.label_counts) == (9, (3, 3, 3))
-    found = np.load(own.archive(OwnData("digits", said.digest)))
+    found = np.load(datasets.archive(OwnData("digits", said.digest)))
     assert list(found["y"]) == [0] * 3 + [1] * 3 + [2] * 3, "classes by name: ant, cat, dog"
     assert found["x"].shape == (9, 2, 2)
     assert found["x"][0, 0, 0] == 20.0, "ant was written as the third"
-    before = own.archive(OwnData("digits", said.digest)).read_bytes()
+    before = datasets.archive(OwnData("digits", said.digest)).read_bytes()
     make_npz(folder, tmp_path / "again.npz")
     assert (tmp_path / "again.npz").read_bytes() == before
 
@@ -98,16 +103,16 @@ def test_nothing_is_read_again_until_a_file_changes(tmp_path: Path, monkeypatch:
 
     with monkeypatch.context() as patched:
         patched.setattr("device_agents.job.own_data.described", fail)
-        own = local_datasets(tmp_path, path)  # another start of the agent
-        assert own.look() == (first,)
-        assert own.look() == (first,)
+        datasets = local_datasets(tmp_path, path)  # another start of the agent
+        assert datasets.look() == (first,)
+        assert datasets.look() == (first,)
     write_npz(path, x=np.ones((6, 3), np.float32), y=np.zeros(6, np.int64))
-    (second,) = own.look()
+    (second,) = datasets.look()
     assert (second.samples, second.digest != first.digest) == (6, True)
     with pytest.raises(AttemptError, match="no more") as refused:
-        own.archive(OwnData("digits", first.digest))
+        datasets.archive(OwnData("digits", first.digest))
     assert (refused.value.code, refused.value.cause) == ("data.changed", "infra")
-    assert own.archive(OwnData("digits", second.digest)) == path
+    assert datasets.archive(OwnData("digits", second.digest)) == path
 
 
 def bomb(path: Path) -> Path:
@@ -145,9 +150,9 @@ def short(path: Path) -> Path:
 def test_what_cannot_be_used_is_not_offered_and_its_content_not_told(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = local_datasets(tmp_path, HOSTILE[name](tmp_path))
-    assert own.look() == ()
-    assert own.look() == ()
+    datasets = local_datasets(tmp_path, HOSTILE[name](tmp_path))
+    assert datasets.look() == ()
+    assert datasets.look() == ()
     told = [record.getMessage() for record in caplog.records if "is not offered" in record.getMessage()]
     assert len(told) == 1, "said once for each cause"
     assert "secret" not in told[0]

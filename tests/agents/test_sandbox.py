@@ -23,7 +23,7 @@ from tests.waiting import HANG_S, HeldPipe
 
 LIMITS = job_rlimits(memory_bytes=1 << 28, disk_bytes=1 << 20, cpu_s=60, sparse=False)
 SHOWN = tuple(f"/{name}" for name in sorted(os.listdir("/")) if name not in ("proc", "sys", "dev", "tmp", "job"))
-BEST = probe(with_cgroup=False, shown=SHOWN)
+BEST = probe(with_cgroup=False, readable_paths=SHOWN)
 """As for binaries. Scripts are binaries here: they see the whole system, and no call is refused them."""
 HERE = replace(BEST, syscalls="any", landlock=False)
 LEAST = probe(most=1)

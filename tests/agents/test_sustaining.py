@@ -285,8 +285,8 @@ def device_of(report: Report) -> Any:
 
 def test_a_step_that_is_seen_at_a_glance_is_the_same_as_one_that_is_parsed() -> None:
     lines = (
-        b'{"event":"step","step":%d,"loss":%s,"us":%s}' % one
-        for one in (
+        b'{"event":"step","step":%d,"loss":%s,"us":%s}' % text
+        for text in (
             (1, b"null", b"1"),
             (7, b"-1.5e-07", b"2.25"),
             (MAX_PROCESS_STEPS, b"0.30000000000000004", b"1e3"),

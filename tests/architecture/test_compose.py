@@ -132,8 +132,8 @@ def test_a_backup_has_a_place_that_outlives_its_container() -> None:
 @pytest.mark.parametrize("name", ["migrate", "api", "courier", "worker"])
 def test_every_setting_is_one_that_the_service_knows(name: str) -> None:
     given = {key for key in SERVICES[name]["environment"] if key.startswith("POCKFARM_")}
-    known = {f"POCKFARM_{field.upper()}" for kind in SETTINGS for field in kind.model_fields}
-    assert given <= known
+    variables = {f"POCKFARM_{field.upper()}" for kind in SETTINGS for field in kind.model_fields}
+    assert given <= variables
 
 
 def test_the_settings_make_a_deployed_farm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,8 +167,8 @@ def climbing(path: Path, package: str, modules: frozenset[str], layers: Layers) 
 @pytest.mark.parametrize("package", sorted(LAYERS))
 def test_a_room_imports_only_from_the_rooms_below_it(package: str) -> None:
     paths = [path for path in files_of(package) if package not in FACADES or room_of(path, package)]
-    found = {path.as_posix(): climbing(path, package, imports(path), LAYERS[package]) for path in paths}
-    assert {path: modules for path, modules in found.items() if modules} == {}
+    climbing_imports = {path.as_posix(): climbing(path, package, imports(path), LAYERS[package]) for path in paths}
+    assert {path: modules for path, modules in climbing_imports.items() if modules} == {}
 
 
 @pytest.mark.parametrize("package", sorted(LAYERS))

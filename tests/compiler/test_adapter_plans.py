@@ -178,12 +178,12 @@ def test_a_plan_without_adapters_keeps_its_digest() -> None:
 
 def test_adapters_begin_as_pefts_do(graph: Graph) -> None:
     """A within 1 / sqrt(inputs) and spread evenly, B zero; the same for the same seed, whatever else is adapted."""
-    made, again, other = (
+    first, again, other = (
         adapted(graph, "q_proj", rank=64),
         adapted(graph, "*_proj", rank=64),
         adapted(graph, "q_proj", rank=64, seed=1),
     )
-    a, b = _array(made, "q_proj.lora_A.weight"), _array(made, "q_proj.lora_B.weight")
+    a, b = _array(first, "q_proj.lora_A.weight"), _array(first, "q_proj.lora_B.weight")
     assert a.shape == (64, 6)
     assert b.shape == (6, 64)
     assert not b.any()
@@ -261,6 +261,8 @@ def test_peft_finds_the_adapted_modules_alone() -> None:
     assert adapter_files((_adapter(),), tensors, (), ("m.fc.weight", "n.fc.weight")).config["target_modules"] == [
         "m.fc"
     ]
-    found = adapter_files((_adapter(),), tensors, (), ("m.fc.weight", "deep.m.fc.weight")).config["target_modules"]
-    assert isinstance(found, str)
-    assert [one for one in ("m.fc", "deep.m.fc", "mxfc") if re.fullmatch(found, one)] == ["m.fc"]
+    target_modules = adapter_files((_adapter(),), tensors, (), ("m.fc.weight", "deep.m.fc.weight")).config[
+        "target_modules"
+    ]
+    assert isinstance(target_modules, str)
+    assert [one for one in ("m.fc", "deep.m.fc", "mxfc") if re.fullmatch(target_modules, one)] == ["m.fc"]

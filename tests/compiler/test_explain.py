@@ -39,9 +39,9 @@ def test_rows_add_up_to_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = MODELS["mobilenet_v2"](resolution=32)
     told = explain_plan(model, settings)
     stages = itertools.islice(pipeline.walk(model, settings), STAGES.index("kernels"))
-    made = {stage.name: stage.product for stage in stages}
-    train = next(one for one in made["place"] if isinstance(one, Program) and one.name == "train")  # type: ignore[union-attr]
-    memory = made["memory"]
+    products = {stage.name: stage.product for stage in stages}
+    train = next(one for one in products["place"] if isinstance(one, Program) and one.name == "train")  # type: ignore[union-attr]
+    memory = products["memory"]
     assert isinstance(memory, MemoryPlan)
     totals = told["totals"]
     assert totals["forward_flops"] == sum(call.flops for call in train.calls if call.phase == "forward")

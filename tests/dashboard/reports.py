@@ -157,10 +157,10 @@ def sustained(report: Report, *, onset: int = 230, factor: float = 1.19) -> Repo
         )
         for at in range(300)
     )
-    found = Sustained(
+    summary = Sustained(
         1.0,
         tuple(windows),
-        sum(one.steps for one in windows),
+        sum(window.steps for window in windows),
         report.measurement.batch,
         2,
         report.started_at + 1,
@@ -176,7 +176,7 @@ def sustained(report: Report, *, onset: int = 230, factor: float = 1.19) -> Repo
         run_s=604.0,
         finished_at=report.started_at + 606,
         device_states=states,
-        sustained=found,
+        sustained=summary,
     )
 
 

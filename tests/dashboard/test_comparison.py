@@ -144,9 +144,9 @@ def test_a_run_of_one_block_has_no_interval_and_no_rank() -> None:
     assert "latency" not in ranked_axes([facts(), short])
 
 
-def ticked(runs: list[RunFacts], known: Variations) -> dict[str, list[bool]]:
+def ticked(runs: list[RunFacts], variations: Variations) -> dict[str, list[bool]]:
     """Which runs each line marks as its best."""
-    lines = [line for section in compare._sections(runs, (), known) for line in section.lines]
+    lines = [line for section in compare._sections(runs, (), variations) for line in section.lines]
     return {line.title: [best for *_, best in line.cells] for line in lines}
 
 
@@ -203,8 +203,8 @@ def test_dimmed_points_are_the_dominated_ones() -> None:
     assert [point.dominated for point in exact] == [True, False]
 
 
-def one_group(runs: list[RunFacts], known: Variations) -> Group:
-    (group,) = ranked_groups(runs, known, Counter(), "")
+def one_group(runs: list[RunFacts], variations: Variations) -> Group:
+    (group,) = ranked_groups(runs, variations, Counter(), "")
     return group
 
 

@@ -79,7 +79,7 @@ def test_the_file_holds_the_same_with_an_empty_row_in_each_gap(seeded: SeededFar
 def test_where_there_is_no_chart_the_page_says_why(
     seeded: SeededFarm,
     monkeypatch: pytest.MonkeyPatch,
-    told: DeviceCondition | None,
+    condition: DeviceCondition | None,
     points: list[tuple[float, float]],
     why: str,
 ) -> None:
@@ -87,6 +87,6 @@ def test_where_there_is_no_chart_the_page_says_why(
     with seeded.farm.database.read() as session:
         found = queries.device(session, seeded.ids.host)
         assert found is not None
-        part = device_condition.heat_part(session, found, told)
+        part = device_condition.heat_part(session, found, condition)
     assert part.figure is None
     assert why in part.why

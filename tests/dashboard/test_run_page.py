@@ -45,9 +45,9 @@ def post(browser: Client, run_id: str, act: str, **typed: str) -> str:
     """The text of the page that follows."""
     page = browser.get(f"/dashboard/runs/{run_id}")
     once = {
-        one.attributes["name"]: one.attributes["value"]
-        for one in check_page(page.text).all("input")
-        if one.attributes.get("name") == "once"
+        field.attributes["name"]: field.attributes["value"]
+        for field in check_page(page.text).all("input")
+        if field.attributes.get("name") == "once"
     }
     data = {"form_token": token_in(page.text), **once, **typed}
     answer = browser.post(f"/dashboard/runs/{run_id}/{act}", data=data, headers=SAME)
@@ -87,9 +87,9 @@ def test_what_cannot_be_said_comes_back_as_typed(scratch: SeededFarm, user: Clie
     answer = user.post(f"/dashboard/runs/{run}/about", data=typed, headers=SAME)
     assert answer.status_code == 422
     fields = {
-        one.attributes["name"]: one.attributes
-        for one in check_page(answer.text).all("input")
-        if one.attributes.get("id", "").startswith("about-")
+        field.attributes["name"]: field.attributes
+        for field in check_page(answer.text).all("input")
+        if field.attributes.get("id", "").startswith("about-")
     }
     assert (fields["name"]["value"], fields["tags"]["value"]) == ("kept", "a/b")
     assert fields["tags"]["aria-invalid"] == "true"

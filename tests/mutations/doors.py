@@ -249,11 +249,11 @@ def _bundle_files(folder: Path, farm: TestFarm, anchor: Signer) -> Door:
             good, "report.json", unpacked(good)["report.json"], **{field: rng.choice(("other", 1, None, []))}
         )
 
-    made = [Mutation("bytes", lambda rng: flipped(good, rng)), Mutation("another's bundle", lambda _: other)]
-    made += [
+    entries = [Mutation("bytes", lambda rng: flipped(good, rng)), Mutation("another's bundle", lambda _: other)]
+    entries += [
         Mutation(f"{name}, and a new manifest", rebuilds(name)) for name in unpacked(good) if name != "manifest.json"
     ]
-    made += [
+    entries += [
         Mutation(f"manifest: {field}", message(field)) for field in ("target", "digests", "plan", "kernels", "batch")
     ]
-    return Door("bundle file", good, made, opens)
+    return Door("bundle file", good, entries, opens)

@@ -88,12 +88,12 @@ def other_type(value: Any, rng: random.Random) -> Any:
 
 def without(value: Any, path: Path) -> Any:
     inside = at(value, path[:-1])
-    kept = (
+    remaining = (
         {name: item for name, item in inside.items() if name != path[-1]}
         if isinstance(inside, dict)
         else [item for number, item in enumerate(inside) if number != path[-1]]
     )
-    return changed(value, path[:-1], kept)
+    return changed(value, path[:-1], remaining)
 
 
 def more(value: Any, path: Path, rng: random.Random) -> Any:

@@ -35,7 +35,7 @@ def test_every_field_is_changed_in_every_way() -> None:
     made = mutations(wire, ())
     assert {
         f"{kind} {path}" for kind in ("value", "type", "absent", "beside", "swap", "twice") for path in ("a", "b.c.*")
-    } <= {one.stratum for one in made}
+    } <= {mutant.stratum for mutant in made}
     assert len(list(leaves(json.loads(wire)))) == 3
     assert any(not is_same(one.make(random.Random(3)), wire) for one in made)
     assert flipped(wire, random.Random(1)) == flipped(wire, random.Random(1)), "a seed says all"

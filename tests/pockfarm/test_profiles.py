@@ -142,12 +142,12 @@ def test_init_keeps_nothing_that_does_not_work(
     capsys: pytest.CaptureFixture[str],
     words: list[str],
     code: int,
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pockfarm.client.answers.RETRY_PAUSE_S", 0.01)
     assert cli.main(["init", *words]) == code
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not profiles.config_folder().exists()
 
 

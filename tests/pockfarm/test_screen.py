@@ -106,7 +106,7 @@ def test_a_terminal_has_a_bar_that_is_gone_afterwards_and_a_pipe_has_lines() -> 
 
 
 def test_figures_have_three_digits_and_the_unit_that_fits() -> None:
-    assert [bytes_text(one) for one in (None, 0, 512, 1536, 9.996 * 1024, 1.94 * (1 << 20), 1 << 30)] == [
+    assert [bytes_text(size_bytes) for size_bytes in (None, 0, 512, 1536, 9.996 * 1024, 1.94 * (1 << 20), 1 << 30)] == [
         "-",
         "0 B",
         "512 B",

@@ -57,9 +57,9 @@ def losses(bundle: Path) -> list[float]:
     report = local.execute(
         bundle, local.ExecOptions(RunSettings("profile", steps=3, warmup=0)), progress=lambda line: None
     )
-    found = report["losses"]
-    assert isinstance(found, list)
-    return found
+    losses_of_run = report["losses"]
+    assert isinstance(losses_of_run, list)
+    return losses_of_run
 
 
 def test_winners_of_a_real_measurement_are_kept_and_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,8 @@ def test_winners_of_a_real_measurement_are_kept_and_used(folder: Path, capsys: p
     catalogue = Catalogue.parse(json.dumps(read(bundle, "kernels.json")).encode())
     target = targets.load(local.resolve_target("host"))
     offered = {
-        signature(one.spec): [choice.text for choice in choices_of(one.spec, target, 2)] for one in catalogue.kernels
+        signature(kernel.spec): [choice.text for choice in choices_of(kernel.spec, target, 2)]
+        for kernel in catalogue.kernels
     }
     measured = report["tuning"]["kernels"]
     assert {row["kernel"] for row in measured} == set(offered)
@@ -89,7 +90,7 @@ def test_winners_of_a_real_measurement_are_kept_and_used(folder: Path, capsys: p
 def schedules_of(bundle: Path, winners: Mapping[str, str]) -> dict[str, str]:
     """What each kernel call of a build should be scheduled as."""
     catalogue = Catalogue.parse(json.dumps(read(bundle, "kernels.json")).encode())
-    by_name = {one.name: winners[signature(one.spec)] or "default" for one in catalogue.kernels}
+    by_name = {kernel.name: winners[signature(kernel.spec)] or "default" for kernel in catalogue.kernels}
     return {name: by_name.get(name.split(" ", 1)[1], "default") for name in schedules(bundle)}
 
 
@@ -99,9 +100,9 @@ def test_every_other_schedule_trains_the_same(folder: Path, capsys: pytest.Captu
     catalogue = Catalogue.parse(json.dumps(read(bundle, "kernels.json")).encode())
     target = targets.load(local.resolve_target("host"))
     entries = {}
-    for one in catalogue.kernels:
-        choice = choices_of(one.spec, target, 2)[-1].text
-        entry = local_entry(signature(one.spec), target, catalogue.version, choice)
+    for kernel in catalogue.kernels:
+        choice = choices_of(kernel.spec, target, 2)[-1].text
+        entry = local_entry(signature(kernel.spec), target, catalogue.version, choice)
         entries[entry.key] = entry
     file = folder / "forced.json"
     file.write_text(TuningTable.of(entries).to_json())
@@ -112,7 +113,7 @@ def test_every_other_schedule_trains_the_same(folder: Path, capsys: pytest.Captu
     used = {schedule for schedule in schedules(forced).values() if schedule != "default"}
     assert used == {entry.choice for entry in entries.values()}
     assert losses(forced) == pytest.approx(losses(bundle), rel=1e-4)
-    assert any(isinstance(one.spec, ConvSpec) for one in catalogue.kernels)
+    assert any(isinstance(kernel.spec, ConvSpec) for kernel in catalogue.kernels)
     file.write_text(TuningTable.of({k: replace(e, choice="no_such=1") for k, e in entries.items()}).to_json())
     capsys.readouterr()
     model, out = str(folder / "model.onnx"), str(folder / "bad.pfb")

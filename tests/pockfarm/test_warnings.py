@@ -91,15 +91,15 @@ def test_a_warm_up_that_a_run_does_not_come_out_of_is_told(
 
 
 def test_data_on_a_farm_are_told_by_the_farm() -> None:
-    told = (
+    warnings = (
         CompileWarning("data.bytes", "dataset.x", "odd"),
         CompileWarning("data.few", "validation_dataset", "few"),
         CompileWarning("run.waits", "device", "no device"),
     )
     lying = Dataset("sha256:0", "d", 8)
-    found = list(remarks.of_farm(told, {"data": lying, "validation_data": "d.npz"}))
+    found = list(remarks.of_farm(warnings, {"data": lying, "validation_data": "d.npz"}))
     assert [(one.code, one.where) for one in found] == [("data.bytes", "data.x")]
-    assert [one.where for one in remarks.of_farm(told, {"data": lying, "validation_data": lying})] == [
+    assert [one.where for one in remarks.of_farm(warnings, {"data": lying, "validation_data": lying})] == [
         "data.x",
         "validation_data",
     ]

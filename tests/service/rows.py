@@ -104,8 +104,8 @@ def _texts_of_indexes(connection: Connection) -> dict[str, dict[str, str]]:
 
 def _by_name(constraints: Any) -> dict[str, str]:
     return {
-        one["name"]: str({key: value for key, value in one.items() if key not in ("name", "comment")})
-        for one in constraints
+        constraint["name"]: str({key: value for key, value in constraint.items() if key not in ("name", "comment")})
+        for constraint in constraints
     }
 
 

@@ -92,7 +92,7 @@ def test_every_row_and_file_comes_back_on_either_database(farm: TestFarm, other_
     with open_test_farm(new.state, new.database) as again:
         assert again.compile(b"another").status_code == 202, "and it works"
         assert {one["id"] for one in again.http.get("/runs").json()["items"]} == {
-            one["id"] for one in farm.http.get("/runs").json()["items"]
+            run["id"] for run in farm.http.get("/runs").json()["items"]
         }
 
 

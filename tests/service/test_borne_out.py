@@ -68,7 +68,7 @@ def lines(farm: TestFarm, board: Board) -> list[str]:
 
 
 def marked(farm: TestFarm, board: Board) -> str:
-    return str({one["code"]: one["message"] for one in shown(farm, board)["marks"]}.get("isolation", ""))
+    return str({mark["code"]: mark["message"] for mark in shown(farm, board)["marks"]}.get("isolation", ""))
 
 
 def test_what_its_facts_contradict_as_it_enrols_is_told_and_gets_no_work(tmp_path: Path, sqlite_url: str) -> None:

@@ -49,7 +49,7 @@ def seeker(name: str, *, features: tuple[str, ...] = ("avx2", "fma"), **changes:
 
 @contextmanager
 def waiting(room: WaitingRoom, *seekers: Seeker) -> Iterator[list[Waiter]]:
-    held = [room.held(one) for one in seekers]
+    held = [room.waiting(one) for one in seekers]
     yield [one.__enter__() for one in held]
     for one in held:
         one.__exit__(None, None, None)
@@ -246,9 +246,9 @@ def listeners(socket: Path) -> int:
 def two_processes(farm: Farm, socket: Path) -> tuple[Dispatcher, Dispatcher]:
     """As two API processes have it: dispatchers that share the broker and the database only."""
     url = f"redis+socket://{socket}"
-    one, other = (Dispatcher(farm.database, Watchers(), Relay(url), look_s=NEVER_S) for _ in range(2))
-    farm.database.after_commit[:] = [one.after_commit]
-    return one, other
+    first, other = (Dispatcher(farm.database, Watchers(), Relay(url), look_s=NEVER_S) for _ in range(2))
+    farm.database.after_commit[:] = [first.after_commit]
+    return first, other
 
 
 @pytest.mark.usefixtures("loopback")
@@ -259,7 +259,7 @@ def test_a_call_is_heard_in_other_processes(farm: TestFarm) -> None:
         one, other = two_processes(farm.farm, socket)
         async with dispatching(one, other):
             await until_async(lambda: listeners(socket) == 2)
-            with other.room.held(seeker("x", device_id=board.device_id)) as waiter:
+            with other.room.waiting(seeker("x", device_id=board.device_id)) as waiter:
                 await run_in_threadpool(farm.run, bundle=digest)
                 by_run = await waiter.is_called(time.monotonic() + LONG_S)
                 waiter.hear()
@@ -278,7 +278,7 @@ def test_what_was_queued_while_the_broker_was_away_is_found_when_it_is_back(farm
     async def play(socket: Path) -> bool:
         one, other = two_processes(farm.farm, socket)
         async with dispatching(one, other):
-            with other.room.held(seeker("x", device_id=board.device_id)) as waiter:
+            with other.room.waiting(seeker("x", device_id=board.device_id)) as waiter:
                 with served(socket):
                     await until_async(lambda: listeners(socket) == 2)
                 await run_in_threadpool(farm.run, bundle=digest)

@@ -50,7 +50,7 @@ def comparison(work: p.Assignment, *, rounds: int = LOOKS[1], factor: float = 1.
         for place, which in enumerate(order_of(number, bundles=count, seed=SEED)):
             us = 1000.0 * (factor if which else 1.0) + number + place / 7
             processes.append(p.ComparedProcess(which, (us,) * (STEPS + allowance(STEPS))))
-    found = p.Comparison(
+    measured = p.Comparison(
         (work.bundle.digest, *(other.digest for other in work.others)),
         STEPS,
         tuple(processes),
@@ -58,7 +58,7 @@ def comparison(work: p.Assignment, *, rounds: int = LOOKS[1], factor: float = 1.
         (2,) * count,
         30,
     )
-    return replace(found, **changes)
+    return replace(measured, **changes)
 
 
 def test_whole_life_of_a_comparison(farm: TestFarm) -> None:

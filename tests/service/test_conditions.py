@@ -35,7 +35,7 @@ def tell(farm: TestFarm, board: Board, said: p.Condition | str | None) -> dict[s
 
 
 def marks(shown: dict[str, Any]) -> dict[str, str]:
-    return {one["code"]: one["message"] for one in shown["marks"]}
+    return {mark["code"]: mark["message"] for mark in shown["marks"]}
 
 
 def test_what_is_told_with_a_request_for_work_is_shown(farm: TestFarm) -> None:

@@ -34,12 +34,12 @@ def apart(database_url: str, tmp_path: Path) -> Iterator[tuple[TestFarm, Receive
 @contextmanager
 def courier(farm: TestFarm, alive: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The process, with what its container is given: neither a state folder nor a storage."""
-    given = {
+    variables = {
         "POCKFARM_DATABASE_URL": farm.farm.settings.database,
         "POCKFARM_WEBHOOK_NETWORKS": LOOPBACK,
         "POCKFARM_ALIVE_FILE": str(alive),
     }
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("POCKFARM_")} | given
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("POCKFARM_")} | variables
     with subprocess.Popen([sys.executable, "-m", "service.features.webhooks"], env=environment) as process:
         try:
             yield process

@@ -137,12 +137,12 @@ def test_a_store_that_is_full_or_down_is_said(s3_farm: TestFarm, error: Exceptio
     work = board.lease()
     assert work is not None
     with failing_writes(farm, error):
-        said = [
+        messages = [
             farm.compile(b"other"),
             farm.send_dataset(x=np.zeros((2, 1)), y=np.zeros(2)),
             board.put_weights(work, b"w" * 500, digest_of(b"w" * 500)),
         ]
-    for answer in said:
+    for answer in messages:
         body = answer.json()
         assert (answer.status_code, body["code"], body["cause"]) == (status, code, "infra"), answer.text
         assert int(answer.headers["Retry-After"]) > 0

@@ -122,7 +122,7 @@ logging.getLogger("service").error("nobody reads this")
 print("goes on")
 """
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", script],
             stdout=subprocess.PIPE,
             stderr=full,
@@ -130,4 +130,4 @@ print("goes on")
             check=False,
             timeout=60,
         )
-    assert (done.stdout, done.returncode) == (b"goes on\n", 0)
+    assert (completed.stdout, completed.returncode) == (b"goes on\n", 0)

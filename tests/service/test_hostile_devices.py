@@ -27,7 +27,7 @@ MUTATIONS = 300
 
 def marks(farm: TestFarm, board: Board) -> dict[str, str]:
     found = farm.http.get(f"/devices/{board.device_id}").json()
-    return {one["code"]: one["message"] for one in found["marks"]}
+    return {mark["code"]: mark["message"] for mark in found["marks"]}
 
 
 def measured(median_us: float) -> p.Measurement:

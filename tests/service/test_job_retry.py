@@ -101,7 +101,9 @@ def test_another_organisations_job_is_not_there(farm: TestFarm) -> None:
 def test_one_key_makes_one_job(farm: TestFarm) -> None:
     job = cancelled(farm)
     headers = {"Idempotency-Key": "once"}
-    one, two = (farm.http.post(f"/jobs/{job['id']}/retry", headers=headers).json()["id"] for _ in range(2))
-    assert one == two
-    farm.http.post(f"/jobs/{one}/cancel")
-    assert farm.http.post(f"/jobs/{job['id']}/retry", headers=headers).json()["id"] == one, "the answer that was given"
+    first, two = (farm.http.post(f"/jobs/{job['id']}/retry", headers=headers).json()["id"] for _ in range(2))
+    assert first == two
+    farm.http.post(f"/jobs/{first}/cancel")
+    assert farm.http.post(f"/jobs/{job['id']}/retry", headers=headers).json()["id"] == first, (
+        "the answer that was given"
+    )

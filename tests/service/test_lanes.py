@@ -421,7 +421,7 @@ def test_a_process_looks_for_what_its_own_waiters_may_have(farm: TestFarm) -> No
     mine = farm.run(bundle=digest)["id"]
     farm.run(bundle=digest, where=["elsewhere"], allow_waiting=True)
     dispatcher = farm.farm.part(Dispatcher)
-    with dispatcher.room.held(seeker_of(farm.farm, board)):
+    with dispatcher.room.waiting(seeker_of(farm.farm, board)):
         found = dispatcher._busy_lanes(dispatcher.room.wishes())
     with farm.farm.database.read() as session:
         assert found == [session.get_one(Run, mine).lane_id]

@@ -165,10 +165,10 @@ def test_the_same_file_again_is_the_same_upload(small_farm: TestFarm) -> None:
     assert (path_of(again), again.json()["received_bytes"]) == (path, 1000)
     assert path_of(begin(small_farm, digest="sha256:" + "0" * 64)) != path
     assert path_of(begin(small_farm)) != path
-    theirs = small_farm.http.post(
+    foreign = small_farm.http.post(
         "/uploads", json={"kind": "model", "size_bytes": SIZE, "digest": DIGEST}, headers=small_farm.key()
     )
-    assert path_of(theirs) != path
+    assert path_of(foreign) != path
 
 
 def test_an_upload_is_its_organisations_alone(farm: TestFarm) -> None:

@@ -139,7 +139,7 @@ class LiveFarm:
         until((self.folder / f"worker-alive.{socket.gethostname()}").exists)
 
     def admin(self, *words: str) -> str:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "service.admin", *words],
             env=self.environment,
             cwd=self.folder,
@@ -148,7 +148,7 @@ class LiveFarm:
             check=True,
             timeout=120,
         )
-        return done.stdout.splitlines()[-1]
+        return completed.stdout.splitlines()[-1]
 
     def kill(self, name: str) -> None:
         """kill -9 of a process and its children."""

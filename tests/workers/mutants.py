@@ -156,9 +156,10 @@ def shown(found: Sequence[Ending], growth_bytes: int) -> str:
         f"largest child of this call {child_mib} MiB; the worker has grown by {growth_bytes / (1 << 20):.1f} MiB",
     ]
     bad = [
-        f"wrong: {one.number} {one.message}.{one.field}: {one.change}: {one.state} {one.code}: {one.said}"
-        for one in found
-        if not one.is_good
+        f"wrong: {mutant.number} {mutant.message}.{mutant.field}: {mutant.change}: "
+        f"{mutant.state} {mutant.code}: {mutant.said}"
+        for mutant in found
+        if not mutant.is_good
     ]
     return "\n".join([*lines, *bad])
 
@@ -169,11 +170,11 @@ def _figures(some: Iterable[Ending]) -> tuple[str, ...]:
     wrong = sum(not one.is_good for one in some)
     return (
         str(len(some)),
-        str(len({(one.message, one.field) for one in some})),
+        str(len({(mutant.message, mutant.field) for mutant in some})),
         str(bundles),
         str(len(some) - bundles - wrong),
         str(wrong),
-        f"{max(one.seconds for one in some):.1f}",
+        f"{max(mutant.seconds for mutant in some):.1f}",
     )
 
 

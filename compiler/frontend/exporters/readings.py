@@ -76,8 +76,8 @@ def _made_by_steps(
             leaves[name] = source.initializers[name]
         elif maker is None:
             return None
-        elif any(left := [operand for operand in maker.inputs if operand not in steps and operand not in leaves]):
-            pending += left
+        elif any(unread := [operand for operand in maker.inputs if operand not in steps and operand not in leaves]):
+            pending += unread
             continue
         else:
             steps[name] = Step(maker.op_type, maker.inputs, name, _numbers(maker))

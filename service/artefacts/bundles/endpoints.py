@@ -47,8 +47,8 @@ class BundleView(View):
 router = APIRouter(prefix="/bundles", tags=["bundles"])
 
 
-def _view(held: HeldBundle) -> BundleView:
-    bundle, holding = held.bundle, held.holding
+def _view(held_bundle: HeldBundle) -> BundleView:
+    bundle, holding = held_bundle.bundle, held_bundle.holding
     named: dict[str, Any] = {
         "model_name": holding.name,
         "plan_name": holding.plan_name,

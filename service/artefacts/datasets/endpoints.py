@@ -151,24 +151,24 @@ class DatasetSent(DatasetView):
     """
 
 
-def dataset_sent(held: HeldDataset, notices: list[Notice]) -> DatasetSent:
+def dataset_sent(dataset: HeldDataset, notices: list[Notice]) -> DatasetSent:
     """Returns the answer to the sender."""
     warnings = [
         DatasetWarning(code=notice.code, where=notice.where, message=notice.message, hint=notice.hint)
         for notice in notices
     ]
-    return DatasetSent(**dataset_view(held).model_dump(), warnings=warnings)
+    return DatasetSent(**dataset_view(dataset).model_dump(), warnings=warnings)
 
 
-def dataset_view(held: HeldDataset) -> DatasetView:
+def dataset_view(dataset: HeldDataset) -> DatasetView:
     """Returns a data set as its holder sees it."""
     named = {
-        "name": held.holding.name,
-        "created_at": held.holding.created_at,
-        "pinned_at": held.holding.pinned_at,
-        "removed_at": held.holding.files_removed_at,
+        "name": dataset.holding.name,
+        "created_at": dataset.holding.created_at,
+        "pinned_at": dataset.holding.pinned_at,
+        "removed_at": dataset.holding.files_removed_at,
     }
-    plain = {name: getattr(held.dataset, name) for name in DatasetView.model_fields if name not in named}
+    plain = {name: getattr(dataset.dataset, name) for name in DatasetView.model_fields if name not in named}
     return DatasetView.model_validate(plain | named)
 
 
@@ -191,9 +191,9 @@ def send_dataset(form: DatasetFormDep, farm: FarmDep, principal: PrincipalDep, k
     stored = form.stored or store_within(farm, form.file, limit_bytes=settings.dataset_limit_bytes, what="file")
 
     def keep() -> Answer:
-        held = service.keep(session, stored, arrays, name=form.name, settings=settings)
-        warnings = notices_of(session, held, asked_name=form.name)
-        body = dataset_sent(held, warnings).model_dump(mode="json")
+        dataset = service.keep(session, stored, arrays, name=form.name, settings=settings)
+        warnings = notices_of(session, dataset, asked_name=form.name)
+        body = dataset_sent(dataset, warnings).model_dump(mode="json")
         return Answer(201, body, {"Location": f"/datasets/{stored.digest}"})
 
     payload = fingerprint("POST /datasets", stored.digest)

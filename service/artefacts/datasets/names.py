@@ -27,9 +27,9 @@ class Notice:
     hint: str
 
 
-def notices_of(session: Session, held: HeldDataset, *, asked_name: str) -> list[Notice]:
+def notices_of(session: Session, dataset: HeldDataset, *, asked_name: str) -> list[Notice]:
     """Returns the notices about a data set that was just given the name `asked_name`."""
-    name, digest = held.holding.name, held.dataset.digest
+    name, digest = dataset.holding.name, dataset.dataset.digest
     if name != asked_name:
         return [
             Notice(

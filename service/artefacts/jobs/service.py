@@ -125,20 +125,20 @@ def _new_job(session: Session, request: CompileRequest, api_key_id: str, setting
     )
 
 
-def _tuning_job(session: Session, held: HeldBundle, api_key_id: str, settings: Settings) -> Job:
+def _tuning_job(session: Session, source_bundle: HeldBundle, api_key_id: str, settings: Settings) -> Job:
     """Makes the tuning job of a bundle. Model, plan and spec are those of the source; what is built follows from the
     source alone.
     """
-    bundle = held.bundle
+    bundle = source_bundle.bundle
     origin = session.scalars(select(Job).where(Job.bundle_digest == bundle.digest).limit(1)).first()
     version = compiler_version(settings)
     return Job(
         api_key_id=api_key_id,
         request_digest=own_digest(session, {"compiler": version, "tune": bundle.digest}),
-        model_name=held.holding.name,
+        model_name=source_bundle.holding.name,
         model_digest=bundle.model_digest,
         model_bytes=origin.model_bytes if origin else 0,
-        plan_name=held.holding.plan_name,
+        plan_name=source_bundle.holding.plan_name,
         plan_digest=bundle.plan_digest,
         plan_json=origin.plan_json if origin else "",
         spec_digest=bundle.spec_digest,

@@ -194,7 +194,7 @@ async def lease(
         if isinstance(answer, wire.Envelope):
             return _json(answer)
         seeker = answer
-    with dispatcher.room.held(seeker) as waiter:
+    with dispatcher.room.waiting(seeker) as waiter:
         while True:
             work = await run_in_threadpool(leasing.work_for, farm, agent, waiter.seeker)
             if work is not None:

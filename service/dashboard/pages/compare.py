@@ -77,7 +77,7 @@ def kernel_differences(runs: Sequence[RunFacts]) -> Table | None:
     return table("kernels", "Kernel by kernel", columns, rows)
 
 
-def shown(table: Table | None) -> Table | None:
+def visible_table(table: Table | None) -> Table | None:
     """Returns the table as a page shows it, with the largest differences only."""
     if table is None or len(table.rows) <= MOST_ROWS:
         return table
@@ -219,7 +219,7 @@ def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
         time=_time_figure(runs, HALF_WIDTH if loss else FULL_WIDTH) if is_timed else None,
         loss=loss,
         steps=_steps_figure(runs) if is_timed else None,
-        kernels=shown(kernels_of(runs)),
+        kernels=visible_table(kernels_of(runs)),
         kernel_words=WORDS,
         pickers=_pickers(session, distinct),
         unknown=tuple(run_id for run_id, entry in pairs if entry is None),

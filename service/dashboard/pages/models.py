@@ -89,30 +89,30 @@ def models_table(session: Session) -> Table:
 def model_page(session: Session, model_digest: str, plan_digest: str = "", bundle: str = "") -> ModelPage | None:
     """Returns the page of a model; None if nothing was built from it, by that plan, or as that bundle."""
     bundles = model_queries.bundles(session, model_digest, plan_digest)
-    shown = next((built for built in bundles if built.digest == bundle or not bundle), None)
-    whole = queries.bundle(session, shown.digest) if shown is not None else None
-    if shown is None or whole is None:
+    selected = next((built for built in bundles if built.digest == bundle or not bundle), None)
+    whole = queries.bundle(session, selected.digest) if selected is not None else None
+    if selected is None or whole is None:
         return None
     digests = [built.digest for built in bundles]
     address = addresses.plan(model_digest, plan_digest) if plan_digest else addresses.model(model_digest)
     graph = layer_graph(whole)
     learns = learning_table(whole)
     return ModelPage(
-        title=shown.model_name,
-        plan=shown.plan_name if plan_digest else "",
+        title=selected.model_name,
+        plan=selected.plan_name if plan_digest else "",
         address=address,
-        facts=_facts(model_digest, shown),
+        facts=_facts(model_digest, selected),
         figures=_figures(whole, graph),
-        built=shown,
+        built=selected,
         choices=tuple(
             (
                 f"{built.plan_name} for {built.target}",
                 addresses.with_query(address, (("bundle", built.digest),)),
-                built.digest == shown.digest,
+                built.digest == selected.digest,
             )
             for built in bundles
         ),
-        graph=_graph_figure(graph, shown) if graph is not None else None,
+        graph=_graph_figure(graph, selected) if graph is not None else None,
         graph_is_whole=graph is not None and graph.is_whole,
         learning=shown_rows(learns) if learns is not None else None,
         memory=memory_drawing(session, whole.digest, built=whole),

@@ -40,7 +40,7 @@ def add_webhook(typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Resp
 def remove_webhook(webhook_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Removes a webhook."""
     removed = endpoints.remove_webhook(webhook_id, farm, principal)
-    return forms.done(path("webhooks"), f"{removed.url} is told nothing more")
+    return forms.redirect_with_notice(path("webhooks"), f"{removed.url} is told nothing more")
 
 
 @router.post("/webhooks/{webhook_id}/test")
@@ -48,4 +48,4 @@ async def send_test(webhook_id: str, _: TypedDep, farm: FarmDep, principal: Prin
     """Sends a test to a webhook, and shows the outcome."""
     delivery = await endpoints.send_test(webhook_id, farm, principal)
     is_bad = delivery.state != "delivered"
-    return forms.done(path("webhooks"), page.outcome(delivery), "bad" if is_bad else "good")
+    return forms.redirect_with_notice(path("webhooks"), page.outcome(delivery), "bad" if is_bad else "good")

@@ -151,15 +151,15 @@ def _write_files(out: Written, storage: Storage, say: Say) -> list[str]:
     """Writes every stored file that is named by a row, or by a listing among those files. Returns the files whose bytes
     are not what they should be.
     """
-    lost, remaining, seen, total = [], sorted(out.digests), set(out.digests), 0
+    lost, remaining, queued, total = [], sorted(out.digests), set(out.digests), 0
     while remaining:
         digest = remaining.pop()
         size = storage.size(digest)
         if size is None:
             continue  # the digest of something else, or of a file that retention has removed
         if size <= MAX_LISTING_BYTES:
-            more = _listed(b"".join(storage.read(digest))) - seen
-            seen |= more
+            more = _listed(b"".join(storage.read(digest))) - queued
+            queued |= more
             remaining += more
         with storage.local(digest) as path, path.open("rb") as stream:
             written_digest = out.add_stream(f"files/{digest.replace(':', '/')}", stream, size)

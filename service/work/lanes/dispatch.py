@@ -96,7 +96,7 @@ class WaitingRoom:
         return sum(map(len, self._devices.values()))
 
     @contextmanager
-    def held(self, seeker: Seeker) -> Iterator[Waiter]:
+    def waiting(self, seeker: Seeker) -> Iterator[Waiter]:
         """Yields a waiter that is in the room within the block."""
         waiter = Waiter(seeker)
         self._devices.setdefault(seeker.taker.device_id, set()).add(waiter)

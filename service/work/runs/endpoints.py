@@ -49,11 +49,11 @@ def _named(session: Session, run: Run) -> Holding:
 
 
 def _create(session: Session, farm: Farm, body: RunCreate, key_id: str) -> Answer:
-    held = bundles.held_bundle(session, body.bundle, where="bundle", hint="POST /compile makes one")
-    run = service.create(session, body, held.bundle, api_key_id=key_id, limits=farm.settings, storage=farm.storage)
+    bundle = bundles.held_bundle(session, body.bundle, where="bundle", hint="POST /compile makes one")
+    run = service.create(session, body, bundle.bundle, api_key_id=key_id, limits=farm.settings, storage=farm.storage)
     notes = (*remarks.of_settings(body), *remarks.of_run(session, run))
     warnings = [*notes, *placement.warnings_of(session, farm.settings, run)]
-    created = run_created(run, held.holding, warnings)
+    created = run_created(run, bundle.holding, warnings)
     return Answer(202, created.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
 
 

@@ -204,7 +204,7 @@ def test_vectors_sequences_and_a_norm_that_is_called_twice(tmp_path: Path, kerne
 
 def test_an_emulated_board(tmp_path: Path, kernel_cache: Path) -> None:
     module = nn.Sequential(nn.BatchNorm3d(5), nn.Flatten(2), nn.BatchNorm1d(5), nn.Flatten(), nn.Linear(60, 4))
-    made = make(
+    bundle = make(
         module,
         (5, 3, 2, 2),
         tmp_path,
@@ -213,7 +213,7 @@ def test_an_emulated_board(tmp_path: Path, kernel_cache: Path) -> None:
         target="aarch64",
         runner=("qemu-aarch64-static", "-cpu", "cortex-a53"),
     )
-    check_steps(made, parameters_of(module), steps=2)
+    check_steps(bundle, parameters_of(module), steps=2)
 
 
 def test_statistics_of_frozen_layers_are_kept_too(tmp_path: Path, kernel_cache: Path) -> None:

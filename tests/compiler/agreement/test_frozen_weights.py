@@ -93,8 +93,8 @@ def test_a_step_is_that_of_the_rounded_model(
     }
     convolved = [own for own in near if near[own].ndim == 4]  # channels first in every file
     assert all(
-        relative_errors(whole[own], near[own]).max() == pytest.approx(told["errors"][own], rel=0.02)
-        for own in convolved
+        relative_errors(whole[parameter], near[parameter]).max() == pytest.approx(told["errors"][parameter], rel=0.02)
+        for parameter in convolved
     )
     weights = {**at.weights, **near}
     _, theirs = built.reference.loss_and_gradients(weights, *at.batch, torch.float32)

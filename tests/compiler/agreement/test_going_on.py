@@ -63,7 +63,7 @@ def words(binary: StepBinary, save: Path) -> list[str]:
     """Of the whole run: shuffled data that no number of batches uses up, a schedule, a validation now and then."""
     rng = np.random.default_rng(4)
     data = binary.write_data({"input": rng.normal(size=(SAMPLES, 10)).astype(np.float32)}, rng.integers(0, 4, SAMPLES))
-    said = [
+    options = [
         "train",
         "--weights",
         binary.weights,
@@ -84,7 +84,7 @@ def words(binary: StepBinary, save: Path) -> list[str]:
         "--save",
         save,
     ]
-    return [*map(str, said), "--checkpoint-key", KEY]
+    return [*map(str, options), "--checkpoint-key", KEY]
 
 
 def killed(binary: StepBinary, left: Path, given: list[str]) -> None:

@@ -217,7 +217,9 @@ def test_the_binary_trains_and_scores_them_all(tmp_path: Path, kernel_cache: Pat
     for name, array in data.items():
         np.save(tmp_path / f"{name}.npy", array)
     (score,) = [
-        one for one in binary.run("eval", "--weights", tmp_path / "after.safetensors", *words) if one["event"] == "eval"
+        event
+        for event in binary.run("eval", "--weights", tmp_path / "after.safetensors", *words)
+        if event["event"] == "eval"
     ]
     share = BATCH / len(data["x"])
     exact, _ = wanted(module, {"x": data["x"]}, arrays, partial(summed, share=share))

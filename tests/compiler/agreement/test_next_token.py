@@ -145,6 +145,6 @@ def test_no_logits_are_copied() -> None:
         node.op
         for node in step.graph.nodes
         if node.layer == "loss"
-        and any(step.graph.types[made].size >= BATCH * (PLACES - 1) * WORDS for made in node.outputs)
+        and any(step.graph.types[output].size >= BATCH * (PLACES - 1) * WORDS for output in node.outputs)
     ]
     assert large == []

@@ -59,9 +59,9 @@ def encoder() -> Case:
 def programs_of(case: Case) -> tuple[Program, ...]:
     """As they run. Raises: DoesNotFit."""
     settings = BuildSettings(case.plan, case.spec, load(native_target()))
-    made = next(stage.product for stage in walk(case.model, settings) if stage.name == "place")
-    assert isinstance(made, tuple)
-    return made
+    step = next(stage.product for stage in walk(case.model, settings) if stage.name == "place")
+    assert isinstance(step, tuple)
+    return step
 
 
 def in_the_least(case: Case) -> Case:

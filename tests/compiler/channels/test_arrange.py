@@ -27,13 +27,15 @@ JUMPS = frozenset({"floor", "sign"})
 def with_parameters(graph: Graph, values: list[Value]) -> Graph:
     """The graph with some of its inputs as parameters."""
     drawn = feeds_of(graph, seed=3)
-    own = {
+    parameters = {
         value: Parameter(f"p{value.number}", shape, shape, tuple(range(len(shape))), "weight", "")
         for value in values
         for shape in (graph.types[value].shape,)
     }
-    inputs = tuple(value for value in graph.inputs if value not in own)
-    return replace(graph, inputs=inputs, parameters=own, arrays={**graph.arrays, **{v: drawn[v] for v in own}})
+    inputs = tuple(value for value in graph.inputs if value not in parameters)
+    return replace(
+        graph, inputs=inputs, parameters=parameters, arrays={**graph.arrays, **{v: drawn[v] for v in parameters}}
+    )
 
 
 def check(before: Graph, wanted: list[ChannelRequest], feeds: dict[Value, np.ndarray]) -> Arrangement:
@@ -114,7 +116,7 @@ class Net:
         graph = Graph((), tuple(self.inputs), (output,), {}, {}, self.parameters)
         graph = replace(self.b.graph_of(graph), parameters=self.parameters)
         feeds = {value: self.random.normal(size=graph.types[value].shape) for value in self.inputs}
-        return check(graph, [ChannelRequest(*one) for one in wanted.values()], feeds)
+        return check(graph, [ChannelRequest(*request) for request in wanted.values()], feeds)
 
 
 PRODUCT: dict[str, Any] = {"transpose_a": False, "transpose_b": False}
@@ -148,11 +150,11 @@ def test_a_set_across_blocks_stays_alone() -> None:
     x, w, v = n.given(2, 4), n.held(4, 6), n.held(6, 4)
     y = n.b.emit("reshape", n.b.emit("matmul", x, w, **PRODUCT), shape=(2, 3, 2))
     y = n.b.emit("softmax", y)
-    made = n.check(
+    arrangement = n.check(
         n.b.emit("matmul", n.b.emit("reshape", y, shape=(2, 6)), v, **PRODUCT), v=(v, 0, (0, 3, 4)), w=(w, 0, (0, 2))
     )
-    assert [(one.value, one.reason.split()[0]) for one in made.alone] == [(v, "they"), (w, "the")]
-    assert [node.op for node in made.graph.nodes][:2] == ["gather", "gather"]
+    assert [(one.value, one.reason.split()[0]) for one in arrangement.alone] == [(v, "they"), (w, "the")]
+    assert [node.op for node in arrangement.graph.nodes][:2] == ["gather", "gather"]
 
 
 def test_of_sets_that_conflict_the_larger_parameter_is_a_range() -> None:
@@ -161,24 +163,24 @@ def test_of_sets_that_conflict_the_larger_parameter_is_a_range() -> None:
     wide, narrow = n.held(9, 50), n.held(9, 3)
     hidden = n.b.emit("tanh", n.b.emit("matmul", x, w, **PRODUCT))
     total = n.b.emit("reduce_sum", n.b.emit("matmul", hidden, wide, **PRODUCT), axes=(1,), keepdims=True)
-    made = n.check(
+    arrangement = n.check(
         n.b.emit("add", n.b.emit("matmul", hidden, narrow, **PRODUCT), total),
         narrow=(narrow, 0, (0, 5)),
         wide=(wide, 0, (5, 7)),
     )
-    assert [one.value for one in made.alone] == [narrow]
+    assert [one.value for one in arrangement.alone] == [narrow]
 
 
 def test_ranges_alone_move_nothing() -> None:
     n = Net()
     x, w, v = n.given(2, 4), n.held(4, 9), n.held(9, 3)
-    made = n.check(
+    arrangement = n.check(
         n.b.emit("matmul", n.b.emit("relu", n.b.emit("matmul", x, w, **PRODUCT)), v, **PRODUCT),
         v=(v, 0, (2, 3, 4)),
         w=(w, 1, (4, 5)),
     )
-    assert not made.alone
-    assert not any(own.orders for own in made.graph.parameters.values())
+    assert not arrangement.alone
+    assert not any(own.orders for own in arrangement.graph.parameters.values())
 
 
 def test_an_operator_without_a_rule_pins() -> None:
@@ -187,8 +189,8 @@ def test_an_operator_without_a_rule_pins() -> None:
     y = n.b.emit("dropout", n.b.emit("matmul", x, w, **PRODUCT), ratio=0.5, stream=1, seed=-1)
     output = n.b.emit("matmul", y, v, **PRODUCT)
     graph = replace(n.b.graph_of(Graph((), (x,), (output,), {})), parameters=n.parameters)
-    made = arrange(graph, [ChannelRequest(v, 0, (1, 5))])
-    assert [one.value for one in made.alone] == [v]
+    arrangement = arrange(graph, [ChannelRequest(v, 0, (1, 5))])
+    assert [one.value for one in arrangement.alone] == [v]
 
 
 # ------------------------------------------------------------------------------------------------------------ orders

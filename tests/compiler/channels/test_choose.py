@@ -53,7 +53,7 @@ def transformer() -> Graph:
         graph.types,
         graph.arrays,
         held,
-        {value: own.name for value, own in held.items()},
+        {value: parameter.name for value, parameter in held.items()},
         graph.next_number,
     )
 
@@ -178,7 +178,7 @@ def plain() -> Graph:
         graph.types,
         graph.arrays,
         held,
-        {value: own.name for value, own in held.items()},
+        {value: parameter.name for value, parameter in held.items()},
         graph.next_number,
     )
 

@@ -122,8 +122,8 @@ def test_whole_numbers_come_along_with_the_real_type() -> None:
 
 def test_a_row_is_kept_while_its_sums_fit_on_the_stack() -> None:
     for dtype in ("f16", "f32"):
-        kept = {width: bool(row.plan(row_spec(width, dtype), V4, 1).stored) for width in (4096, 4097)}
-        assert kept == {4096: True, 4097: False}
+        is_stored = {width: bool(row.plan(row_spec(width, dtype), V4, 1).stored) for width in (4096, 4097)}
+        assert is_stored == {4096: True, 4097: False}
 
 
 @pytest.mark.parametrize("kind", ["forward", "backward"])

@@ -59,10 +59,10 @@ def test_a_step_agrees_and_goes_on() -> None:
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     every = {step.graph.name_of(value): array for value, array in {**feeds, **step.graph.arrays}.items()}
     names = [item.name for item in session.get_outputs()]
-    found = dict(
+    outputs = dict(
         zip(names, session.run(names, {item.name: every[item.name] for item in session.get_inputs()}), strict=True)
     )
     expected = evaluate_graph(step.graph, feeds)
     for output in step.graph.outputs:
-        np.testing.assert_allclose(found[step.graph.name_of(output)], expected[output], rtol=2e-4, atol=1e-5)
-    assert not np.allclose(found["bn.running_mean'"], every["bn.running_mean"])
+        np.testing.assert_allclose(outputs[step.graph.name_of(output)], expected[output], rtol=2e-4, atol=1e-5)
+    assert not np.allclose(outputs["bn.running_mean'"], every["bn.running_mean"])

@@ -93,33 +93,35 @@ def _changes(field: FieldDescriptor, rng: random.Random) -> dict[str, Change]:
     def put(encoded: bytes) -> Change:
         return lambda rest, own: rest + encoded
 
-    found: dict[str, Change] = {
+    changes: dict[str, Change] = {
         "missing": lambda rest, own: rest,
         "twice": lambda rest, own: rest + own + own,
         "another type": put(_tag(number, FIXED64 if wire != FIXED64 else VARINT) + rng.randbytes(7) + b"\x01"),
         "cut off": put(_tag(number, BYTES) + _varint(1 << 20) + b"abc"),
     }
     if field.is_repeated:
-        found["very many"] = lambda rest, own: rest + (own or _own(field, rng))[:200] * (MANY if len(own) < 200 else 50)
+        changes["very many"] = lambda rest, own: (
+            rest + (own or _own(field, rng))[:200] * (MANY if len(own) < 200 else 50)
+        )
     if field.message_type is not None:
-        found |= {
+        changes |= {
             "random bytes": put(_sized(number, rng.randbytes(40))),
             "empty": put(_sized(number, b"")),
             "in itself": lambda rest, own: _nested(number, rest + own),
         }
     elif wire == BYTES:
-        found |= {name: put(_sized(number, text)) for name, text in TEXTS.items()}
-        found["random bytes"] = put(_sized(number, rng.randbytes(rng.randrange(1, 64))))
+        changes |= {name: put(_sized(number, text)) for name, text in TEXTS.items()}
+        changes["random bytes"] = put(_sized(number, rng.randbytes(rng.randrange(1, 64))))
     elif wire == VARINT:
-        found |= {name: put(_tag(number, VARINT) + _varint(value)) for name, value in NUMBERS.items()}
-        found["any"] = put(_tag(number, VARINT) + _varint(rng.randrange(0, 40)))
+        changes |= {name: put(_tag(number, VARINT) + _varint(value)) for name, value in NUMBERS.items()}
+        changes["any"] = put(_tag(number, VARINT) + _varint(rng.randrange(0, 40)))
     else:
         width = 4 if wire == FIXED32 else 8
-        found |= {
+        changes |= {
             "not a number": put(_tag(number, wire) + b"\xff" * width),
             "any": put(_tag(number, wire) + rng.randbytes(width)),
         }
-    return found
+    return changes
 
 
 def _own(field: FieldDescriptor, rng: random.Random) -> bytes:

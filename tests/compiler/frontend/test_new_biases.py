@@ -160,7 +160,7 @@ def kernels(model: bytes, plan: dict[str, str]) -> Counter[str]:
     """The kernels of a step, as they are before memory is planned."""
     spec = TrainingSpec.parse({"batch": 2})
     settings = BuildSettings(plan=SparsePlan.parse(plan), spec=spec, target=load("x86-64-v3"), cache_dir=None, jobs=1)
-    made = next(stage.product for stage in walk(model, settings) if stage.name == "schedule")
-    assert isinstance(made, tuple)
-    programs = [one for one in made if isinstance(one, Program)]
+    scheduled = next(stage.product for stage in walk(model, settings) if stage.name == "schedule")
+    assert isinstance(scheduled, tuple)
+    programs = [one for one in scheduled if isinstance(one, Program)]
     return Counter(signature(call.spec) for program in programs for call in program.calls)

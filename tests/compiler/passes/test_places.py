@@ -125,10 +125,10 @@ def _before() -> str:
     ],
 )
 def test_where_nothing_is_gained_nothing_is_done(old: str, new: str, codes: set[str]) -> None:
-    made = save_argmax_indices(parse_graph(_before().replace(old, new), {}))
-    assert {one.code for one in made.declined} == codes
-    kept = [node.op for node in made.subject.nodes if node.op == "max_pool_grad"]
-    assert len(kept) == len(made.declined)
+    rewritten = save_argmax_indices(parse_graph(_before().replace(old, new), {}))
+    assert {one.code for one in rewritten.declined} == codes
+    kept = [node.op for node in rewritten.subject.nodes if node.op == "max_pool_grad"]
+    assert len(kept) == len(rewritten.declined)
 
 
 def test_small_tensors_are_left_alone() -> None:

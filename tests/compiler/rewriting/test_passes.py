@@ -31,8 +31,8 @@ def drop_one(graph: Graph) -> PassResult[Graph]:
     for position, node in enumerate(graph.nodes):
         if node.op == "identity":
             nodes = [
-                replace(own, inputs=tuple({node.output: node.inputs[0]}.get(n, n) for n in own.inputs))
-                for own in graph.nodes
+                replace(other, inputs=tuple({node.output: node.inputs[0]}.get(n, n) for n in other.inputs))
+                for other in graph.nodes
             ]
             return rewritten(graph, graph.with_nodes(nodes[:position] + nodes[position + 1 :]))
     return PassResult(graph, False, (Declined("drop.none", "graph", "an identity"),))

@@ -60,7 +60,7 @@ def test_training_follows_pytorch_in_double(target: str, tmp_path: Path, weights
     runner = QEMU if target == "raspberry-pi-4" else ()
     step = tiny_images.build(tiny_images.classifier(), tmp_path / "step", target)
     saved = tmp_path / "saved.safetensors"
-    done = run(
+    completed = run(
         step,
         "train",
         "--weights",
@@ -75,9 +75,9 @@ def test_training_follows_pytorch_in_double(target: str, tmp_path: Path, weights
         runner=runner,
     )
     losses, state = sgd_in_double(data, 7)
-    assert done.code == 0, done
-    np.testing.assert_allclose(done.losses, losses, rtol=1e-5)
-    assert [event["step"] for event in done.all("step")] == list(range(1, 8))
+    assert completed.code == 0, completed
+    np.testing.assert_allclose(completed.losses, losses, rtol=1e-5)
+    assert [event["step"] for event in completed.all("step")] == list(range(1, 8))
     found = load_file(saved)
     assert set(found) == {*state, "constant.spare"}
     np.testing.assert_allclose(found["w"], state["w"], rtol=1e-5, atol=1e-6)
@@ -129,7 +129,7 @@ def test_any_number_of_threads_gives_the_same_bytes(tmp_path: Path, weights: Pat
     files: list[Path] = []
     for threads in (1, 2, 2, 8):
         files.append(tmp_path / f"{len(files)}.safetensors")
-        done = run(
+        completed = run(
             step,
             "train",
             "--weights",
@@ -142,7 +142,7 @@ def test_any_number_of_threads_gives_the_same_bytes(tmp_path: Path, weights: Pat
             "--save",
             files[-1],
         )
-        assert done.one("start")["threads"] == threads
+        assert completed.one("start")["threads"] == threads
     assert len({path.read_bytes() for path in files}) == 1
 
 
@@ -150,7 +150,7 @@ def test_every_epoch_takes_every_sample_once_in_a_seeded_order(binary: Path, tmp
     data = classifier_data(tmp_path / "many", samples=5 * BATCH)
 
     def losses(seed: int, *more: object) -> np.ndarray:
-        done = run(
+        completed = run(
             binary,
             "train",
             "--weights",
@@ -164,7 +164,7 @@ def test_every_epoch_takes_every_sample_once_in_a_seeded_order(binary: Path, tmp
             seed,
             *more,
         )
-        return np.asarray(done.losses).reshape(3, 5)
+        return np.asarray(completed.losses).reshape(3, 5)
 
     mean = run(binary, "eval", "--weights", weights, *data.arguments).one("eval")["loss"]
     np.testing.assert_allclose(losses(1).mean(axis=1), mean, rtol=1e-6)

@@ -146,13 +146,13 @@ def test_a_run_that_diverges_has_saved_its_best(binary: Path, tmp_path: Path, we
 
 def test_samples_that_cannot_be_scored_are_told(binary: Path, tmp_path: Path, weights: Path, many: Data) -> None:
     for share in (0.001, 0.999):
-        done = train(binary, weights, many, "--steps", 1, "--validation", share)
-        assert refused(done) == (3, "data", "data.count")
+        completed = train(binary, weights, many, "--steps", 1, "--validation", share)
+        assert refused(completed) == (3, "data", "data.count")
     labels = many.y.copy()
     labels[-2:] = -100
     ignored = write_data(tmp_path / "ignored", "x", many.x, labels)
-    done = train(binary, weights, ignored, "--steps", 1, "--validation", 2 / SAMPLES)
-    assert refused(done) == (3, "data", "data.label")
+    completed = train(binary, weights, ignored, "--steps", 1, "--validation", 2 / SAMPLES)
+    assert refused(completed) == (3, "data", "data.label")
     huge = write_weights(tmp_path / "huge", {"w": np.full((CLASSES, FEATURES), 1e38, "f4")})
     big = write_data(
         tmp_path / "big",
@@ -160,7 +160,7 @@ def test_samples_that_cannot_be_scored_are_told(binary: Path, tmp_path: Path, we
         np.where(np.arange(SAMPLES) < 12, 0, 1e3)[:, None].repeat(FEATURES, 1).astype("f4"),
         many.y,
     )
-    done = run(
+    completed = run(
         binary,
         "train",
         "--weights",
@@ -175,5 +175,5 @@ def test_samples_that_cannot_be_scored_are_told(binary: Path, tmp_path: Path, we
         "--eval-every",
         1,
     )
-    assert refused(done) == (2, "user", "train.diverged")
-    assert (done.one("error")["step"], len(done.losses)) == (1, 1)
+    assert refused(completed) == (2, "user", "train.diverged")
+    assert (completed.one("error")["step"], len(completed.losses)) == (1, 1)

@@ -24,8 +24,8 @@ def some_scratch(call: KernelCall) -> int:
 
 
 def peak_of(programs: tuple[Program, ...], splits: Splits | None = None) -> int:
-    own = {} if splits is None else splits.by_program
-    cut = [split_chains(program, own.get(program.name, ())) for program in programs]
+    program_splits = {} if splits is None else splits.by_program
+    cut = [split_chains(program, program_splits.get(program.name, ())) for program in programs]
     return max(max(live_bytes(program)) for program in cut)
 
 
@@ -36,11 +36,11 @@ def test_the_promised_peak_is_reached_and_fewer_strips_would_not(seed: int) -> N
     splits = choose_splits(programs, no_scratch, 4)
     assert splits is not None
     assert peak_of(programs, splits) <= splits.peak_bytes <= (1 - GAIN) * before
-    for name, own in splits.by_program.items():
-        for number, split in enumerate(own):
+    for name, program_splits in splits.by_program.items():
+        for number, split in enumerate(program_splits):
             coarser = [strips for strips in (1, *STRIPS) if strips < split.strips]
             fewer = (Split(split.chain, coarser[-1]),) if coarser[-1] > 1 else ()
-            others = {**splits.by_program, name: (*own[:number], *fewer, *own[number + 1 :])}
+            others = {**splits.by_program, name: (*program_splits[:number], *fewer, *program_splits[number + 1 :])}
             assert peak_of(programs, Splits(others, 0)) > 0.95 * splits.peak_bytes
 
 

@@ -38,8 +38,8 @@ def looked_at(source: random.Random, number: int) -> Found:
     if onset is not None:
         factor, takes = source.uniform(1.06, 1.5), source.choice((1e-3, 3.0, 8.0))
         us = [
-            one * (1 + (factor - 1) * -math.expm1(-max(0.0, at + 0.5 - onset * COUNT) / takes))
-            for at, one in enumerate(us)
+            time_us * (1 + (factor - 1) * -math.expm1(-max(0.0, at + 0.5 - onset * COUNT) / takes))
+            for at, time_us in enumerate(us)
         ]
     else:
         us = source.choice((_dips, _drifts, _goes_by))(source, us)

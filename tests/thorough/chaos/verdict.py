@@ -90,9 +90,9 @@ def judge(field: Field, workload: Workload, records: Sequence[Record], still: Se
         f"{row}: nobody asked for it, or a request was taken twice" for row in (*jobs, *runs) if row not in known
     ]
     slow = [
-        f"{one.point}: {one.kind} ({one.part}): {_seconds(one)} [{one.evidence}] {one.note}"
-        for one in records
-        if one.is_slow
+        f"{record.point}: {record.kind} ({record.part}): {_seconds(record)} [{record.evidence}] {record.note}"
+        for record in records
+        if record.is_slow
     ]
     return Findings(lost, doubled, wrong, stuck, slow, workload.refused, _broken(field))
 
@@ -178,7 +178,9 @@ def history(field: Field, subject: str) -> str:
         events = session.scalars(select(Event).where(Event.subject == subject).order_by(Event.id)).all()
         attempts = session.scalars(select(Attempt).where(Attempt.run_id == subject).order_by(Attempt.n)).all()
     lines = [
-        f"    {one.at:.1f} {one.kind} {json.dumps(one.body)[:300]}" for one in events if one.kind in ("state", "phase")
+        f"    {event.at:.1f} {event.kind} {json.dumps(event.body)[:300]}"
+        for event in events
+        if event.kind in ("state", "phase")
     ]
     lines += [f"    attempt {one.n} on {one.device_id}: {one.state} {one.code} {one.message[:200]}" for one in attempts]
     return "\n".join(lines)
@@ -201,7 +203,7 @@ def shown(records: Iterable[Record], findings: Findings) -> str:
         f"{name}: {_spread(some)}"
         for name, some in (
             ("recovery, but of boards that never come back", usual),
-            ("boards that never come back, from their death", [one for one in every if one.is_board_gone]),
+            ("boards that never come back, from their death", [wait for wait in every if wait.is_board_gone]),
         )
     ]
     for name in ("lost", "doubled", "wrong", "stuck", "slow", "refused", "broken"):

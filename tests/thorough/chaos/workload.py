@@ -151,7 +151,7 @@ class Workload:
 
     def train(self, label: int, steps: int, start: float | None = None) -> Request | None:
         """Ask for training; `start`: a weight of `trained`, else the bundle's."""
-        asked = {
+        request = {
             "bundle": self.bundle,
             "mode": "train",
             "dataset": self._dataset(label),
@@ -159,8 +159,8 @@ class Workload:
             "steps": steps,
         }
         if start is not None:
-            asked["weights"] = answers.weights_digest(start)
-        body = self._send("/runs", json=asked)
+            request["weights"] = answers.weights_digest(start)
+        body = self._send("/runs", json=request)
         if body is None:
             return None
         what: What = "train" if start is None else "train-on"

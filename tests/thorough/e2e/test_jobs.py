@@ -159,7 +159,7 @@ def test_the_example_is_at_most_15_lines_and_runs(live: LiveFarm) -> None:
     lines = [line for line in example.read_text().splitlines() if line.strip() and not line.startswith('"""')]
     assert len(lines) <= 15
     environment = {**os.environ, "POCKFARM_URL": live.client.url, "POCKFARM_API_KEY": live.state.api_key() or ""}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "examples.own_model"],
         cwd=ROOT,
         env=environment,
@@ -167,6 +167,6 @@ def test_the_example_is_at_most_15_lines_and_runs(live: LiveFarm) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert "/dashboard/runs/run_" in done.stdout
-    assert "right " in done.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert "/dashboard/runs/run_" in completed.stdout
+    assert "right " in completed.stdout

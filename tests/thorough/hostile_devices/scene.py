@@ -54,7 +54,7 @@ class Scene:
         return dict(self.farm.http.get(f"/devices/{board.device_id}").json())
 
     def marks(self, board: Board) -> dict[str, str]:
-        return {one["code"]: one["message"] for one in self.device(board)["marks"]}
+        return {mark["code"]: mark["message"] for mark in self.device(board)["marks"]}
 
     def tries(self, board: Board, runs: list[str]) -> list[dict[str, Any]]:
         """All attempts of the runs on the board."""

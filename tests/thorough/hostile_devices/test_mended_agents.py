@@ -79,14 +79,14 @@ def start(farm: LiveFarm, tmp_path: Path) -> Iterator[Start]:
         words = [sys.executable, "-c", FLAG + fault + MAIN, "--server", farm.url, "--state", str(tmp_path / name)]
         words += ["--name", name, "--run-as", str(os.geteuid()), "--isolation", "1", "--long-poll", "1"]
         words += ["--class", "x86-64"]
-        given = {
+        variables = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "POCKFARM_ENROL_TOKEN": farm.token(),
             "BROKEN": str(tmp_path / "broken"),
         }
         with (tmp_path / f"{name}.log").open("ab") as log:
-            agents.append(subprocess.Popen(words, cwd=ROOT, stderr=log, stdin=subprocess.DEVNULL, env=given))
+            agents.append(subprocess.Popen(words, cwd=ROOT, stderr=log, stdin=subprocess.DEVNULL, env=variables))
 
     yield act
     for agent in agents:

@@ -56,7 +56,7 @@ class Scene:
         environment = {**os.environ, "POCKFARM_STATE": str(self.state.path), "PYTHONPATH": str(ROOT), **given}
         environment = {name: value for name, value in environment.items() if value}
         program = "service.admin" if surface == "admin" else "pockfarm"
-        asked = {
+        variables = {
             "program": program,
             "words": words[len(given) :],
             "folder": str(self.folder),
@@ -64,7 +64,7 @@ class Scene:
         }
         assert self.commands.stdin
         assert self.commands.stdout
-        self.commands.stdin.write(json.dumps(asked) + "\n")
+        self.commands.stdin.write(json.dumps(variables) + "\n")
         self.commands.stdin.flush()
         return Answer(**json.loads(self.commands.stdout.readline()))
 

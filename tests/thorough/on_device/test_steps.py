@@ -266,11 +266,11 @@ ROOT = Path(__file__).parents[3]
 
 def said_by(body: str, *arguments: object) -> str:
     program = IN_A_PROCESS.format(root=str(ROOT), body=body)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def test_a_system_without_memory_is_told_not_ended(bundle: Path) -> None:

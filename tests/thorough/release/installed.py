@@ -86,7 +86,7 @@ class Installed:
             "ZIG_GLOBAL_CACHE_DIR": os.environ.get("ZIG_GLOBAL_CACHE_DIR", str(cache_folder() / LINKER)),
         }
         command = [str(self.bin / program), *words]
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             cwd=self.empty,
             env=environment,
@@ -95,9 +95,11 @@ class Installed:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, f"{program} {' '.join(words)[:200]}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        assert completed.returncode == 0, (
+            f"{program} {' '.join(words)[:200]}\n{completed.stdout[-2000:]}\n{completed.stderr[-4000:]}"
+        )
         self.check_modules()
-        return done.stdout
+        return completed.stdout
 
     def check_modules(self) -> None:
         """Ours are of the wheel, and there are some."""

@@ -47,7 +47,7 @@ def test_no_file_is_in_both_wheels(release: Release) -> None:
         "compiler",
         "device_agents",
         "pockfarm",
-        next(one for one in names_in(release.client) if ".dist-info/" in one).partition("/")[0],
+        next(member for member in names_in(release.client) if ".dist-info/" in member).partition("/")[0],
     }
     assert not [name for name in names_in(release.wheel) if name.startswith("pockfarm/")]
 

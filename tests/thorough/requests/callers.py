@@ -186,17 +186,17 @@ def token_of(farm: LiveFarm) -> str:
 
 def keys(farm: LiveFarm, names: Names) -> dict[str, dict[str, str]]:
     """Callers with less than everything, and one of another organisation."""
-    made = {
-        role: farm.http.post("/keys", json={"name": role, **asked}).raise_for_status().json()
-        for role, asked in KEYS.items()
+    secrets = {
+        role: farm.http.post("/keys", json={"name": role, **request}).raise_for_status().json()
+        for role, request in KEYS.items()
     }
     other = farm.http.post("/organisations", json={"name": "another"}).raise_for_status().json()["id"]
-    made["another's operator"] = (
+    secrets["another's operator"] = (
         farm.http.post(f"/organisations/{other}/keys", json={"name": "theirs"}).raise_for_status().json()
     )
     names.needed |= {one["id"] for one in farm.http.get("/keys").raise_for_status().json()}
     names.needed |= {one["id"] for one in farm.http.get("/organisations").raise_for_status().json()}
-    return {role: bearer(one["secret"]) for role, one in made.items()}
+    return {role: bearer(one["secret"]) for role, one in secrets.items()}
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -81,7 +81,7 @@ class Turns:
         sent("GET /runs/{run_id}/report", "operator", lambda: http.get(f"/runs/{one}/report", headers=header))
 
     def _work(self, rng: random.Random, sent: Sent) -> wire.Assignment | None:
-        asked = {
+        request = {
             "bundle": self.bundles[0],
             "others": rng.choices(self.bundles, k=rng.randint(1, 3)),
             "mode": "compare",
@@ -92,7 +92,7 @@ class Turns:
             "seed": rng.randrange(1 << 31),
         }
         http, header = self.board.http, dict(self.operator)
-        sent("POST /runs", "operator", lambda: http.post("/runs", json=asked, headers=header))
+        sent("POST /runs", "operator", lambda: http.post("/runs", json=request, headers=header))
         answer = sent(f"POST {wire.LEASE_PATH}", "board", self.board.try_lease)
         if answer is not None and answer.status_code == 200:
             return assignment_of(answer)

@@ -178,10 +178,10 @@ def operations(farm: TestFarm) -> list[Operation]:
 
 
 def _parameters(dependant: Any) -> list[tuple[str, str]]:
-    own = [
+    parameters = [
         (place, field.alias) for place in ("path", "query", "header") for field in getattr(dependant, f"{place}_params")
     ]
-    return own + [one for inner in dependant.dependencies for one in _parameters(inner)]
+    return parameters + [one for inner in dependant.dependencies for one in _parameters(inner)]
 
 
 def fill(path: str, known: Mapping[str, str]) -> str:

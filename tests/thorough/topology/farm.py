@@ -106,7 +106,7 @@ class Deployed:
 
     def admin(self, *words: str) -> str:
         """`docker compose exec api python -m service.admin ...`; the last line of what it says."""
-        done = subprocess.run(
+        completed = subprocess.run(
             ["python", "-m", "service.admin", *words],
             env=self.environment("api-1"),
             cwd=ROOT,
@@ -115,7 +115,7 @@ class Deployed:
             text=True,
             timeout=120,
         )
-        return done.stdout.splitlines()[-1]
+        return completed.stdout.splitlines()[-1]
 
     def is_healthy(self, process: str) -> bool:
         """By the check of its container."""

@@ -150,14 +150,14 @@ def _run(
         return _on_device(kernel, types, inputs, initial)
     _ran["in threads"] += 1
     took, made = types
-    given = [*(_bytes(array, tensor) for array, tensor in zip(inputs, took, strict=True))]
+    arguments = [*(_bytes(array, tensor) for array, tensor in zip(inputs, took, strict=True))]
     starts = [*initial, *[None] * (len(made) - len(initial))]
-    given += [
+    arguments += [
         b"\xff" * tensor.size_bytes if start is None else _bytes(start, tensor)
         for start, tensor in zip(starts, made, strict=True)
     ]
-    given += [b"\xff" * kernel.workspace_bytes] if kernel.workspace_bytes else []
-    after = run_in_threads(kernel, given)[len(took) : len(took) + len(made)]
+    arguments += [b"\xff" * kernel.workspace_bytes] if kernel.workspace_bytes else []
+    after = run_in_threads(kernel, arguments)[len(took) : len(took) + len(made)]
     return tuple(
         np.frombuffer(raw, _kind(tensor)).reshape(tensor.shape) for raw, tensor in zip(after, made, strict=True)
     )

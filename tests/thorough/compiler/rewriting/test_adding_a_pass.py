@@ -104,7 +104,7 @@ def test_a_pass_costs_its_file_and_its_line(case: str, tmp_path: Path) -> None:
         content = content.replace(before, after)
     table.write_text(content)
     command = [sys.executable, "-c", BUILD, stage]
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         cwd=tmp_path,
         env={"PYTHONPATH": str(tmp_path), "POCKFARM_VERIFY": "each-pass"},
@@ -112,5 +112,5 @@ def test_a_pass_costs_its_file_and_its_line(case: str, tmp_path: Path) -> None:
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr
-    assert name in done.stdout.split()
+    assert completed.returncode == 0, completed.stderr
+    assert name in completed.stdout.split()
