@@ -15,8 +15,6 @@ from compiler import targets
 from tests.architecture.sources import ROOT, python_files, tracked_files
 
 MAX_LINES = 600
-DATA = frozenset({"tests/thorough/mistakes/on_this_machine.py"})
-"""Python files that hold data (a table of mistakes): they may be of any length."""
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 BINARY = {".png", ".onnx", ".npz", ".npy"}
 CODE = {".py", ".c", ".h", ".js", ".html", ".css"}
@@ -45,8 +43,7 @@ def offenders(paths: Iterable[Path], wrong: Callable[[str], object]) -> dict[str
 
 def test_a_file_is_short_enough_to_read() -> None:
     lengths = {path.as_posix(): (ROOT / path).read_text().count("\n") for path in code_files()}
-    assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES and path not in DATA} == {}
-    assert all(lengths[path] > MAX_LINES for path in DATA)
+    assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
 def test_a_module_is_named_after_the_thing_or_the_act() -> None:
