@@ -8,6 +8,7 @@ from pathlib import Path
 
 from service.feature_list import FEATURES, PERMISSIONS
 from service.people.permissions import RULES
+from service.store.announcements import EVENTS
 
 WITHOUT = """
 import sys
@@ -48,3 +49,9 @@ def test_each_address_has_one_rule() -> None:
 def test_features_have_names_of_their_own() -> None:
     names = [feature.name for feature in FEATURES]
     assert len(set(names)) == len(names)
+
+
+def test_each_event_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs/fleet.md").read_text()
+    events = [*EVENTS, *(event for feature in FEATURES for event in feature.events)]
+    assert [event for event in events if f"`{event}`" not in page] == []
