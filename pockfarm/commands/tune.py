@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pockfarm.commands.extras import FINE_TUNING, load_fine_tuning
 from pockfarm.commands.farm import connect
-from pockfarm.commands.local import add_recipe_options, plan_source, source
+from pockfarm.commands.local import add_recipe_options, plan_source, print_warnings, source
 from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import UsageError
@@ -38,16 +39,33 @@ def add_tune(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _tune(options: argparse.Namespace) -> int:
     out = options.out or options.model.with_name(f"{options.model.stem}-tuned.onnx")
-    for path, noun in ((options.model, "an ONNX model"), (options.data, "data"), (options.validation_data, "data")):
-        if path is not None and not path.is_file():
-            raise UsageError("no such file", where=path, hint=f"name {noun}")
+    _check_before_training(options, out)
     tuned = _trained(options)
+    print_warnings(tuned.warnings, "`--json`")
     tuned.save_onnx(out)
     if options.delta is not None:
         tuned.save_delta(options.delta)
     losses = tuned.losses
-    summary = {"model": str(out), "outcome": tuned.outcome, "losses": losses, "report": dict(tuned.report)}
+    summary = {
+        "model": str(out),
+        "outcome": tuned.outcome,
+        "losses": losses,
+        "warnings": [asdict(warning) for warning in tuned.warnings],
+        "report": dict(tuned.report),
+    }
     return show(options, summary, lambda: _summary_text(out, losses))
+
+
+def _check_before_training(options: argparse.Namespace, out: Path) -> None:
+    """Raises: UsageError for a file that is missing, or a place that cannot be written."""
+    from pockfarm.local import preflight
+
+    for path, noun in ((options.model, "an ONNX model"), (options.data, "data"), (options.validation_data, "data")):
+        if path is not None and not path.is_file():
+            raise UsageError("no such file", where=path, hint=f"name {noun}")
+    for option, place in (("--out", out), ("--delta", options.delta)):
+        if place is not None:
+            preflight.check_place(option, place)
 
 
 def _summary_text(out: Path, losses: list[float]) -> str:

@@ -74,6 +74,22 @@ def test_without_out_the_trained_model_lies_beside_the_model(folder: Path, capsy
     onnx.checker.check_model(onnx.load(folder / "net-tuned.onnx"))
 
 
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_compiled(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune(folder, "--out", str(folder / "none" / "out.onnx")) == 2
+    assert f"--out {folder / 'none' / 'out.onnx'}" in capsys.readouterr().err
+
+
+def test_what_the_compiler_warns_of_is_printed_and_part_of_the_json(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune(folder, "--spec", "{batch: 8, dropout: train}", "--json") == 0
+    printed = capsys.readouterr()
+    assert [warning["code"] for warning in json.loads(printed.out)["warnings"]] == ["model.no_dropout"]
+    assert "warning: spec.dropout" in printed.err
+
+
 @pytest.mark.parametrize("missing", ["net.onnx", "d.npz"])
 def test_a_file_that_is_missing_is_named_before_anything_is_compiled(
     folder: Path, missing: str, capsys: pytest.CaptureFixture[str]
