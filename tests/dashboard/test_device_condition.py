@@ -68,7 +68,7 @@ def test_the_file_holds_the_same_with_an_empty_row_in_each_gap(seeded: SeededFar
 
 
 @pytest.mark.parametrize(
-    ("told", "points", "why"),
+    ("condition", "points", "why"),
     [
         (DeviceCondition(temperature_c=40.0), WEEK[:1], "begins with the second"),
         (DeviceCondition(), [], "finds no temperature sensor"),

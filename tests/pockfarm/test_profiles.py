@@ -128,7 +128,7 @@ def test_init_keeps_what_a_real_farm_takes(
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["--key", "k"], 2, "--url is not given, and there is no terminal to ask at"),
         (["--url", "farm.example", "--key", "k"], 2, "an address begins with https://"),
